@@ -12,10 +12,9 @@ import click
 from headrace.config import examine
 from headrace.errors import ConfigError
 from headrace.mosquitto.converted import Converted
-from headrace.ownership import make_directory, share_secret
+from headrace.ownership import make_directory, replace_secret
 
 _PATH = click.Path(path_type=Path)
-_SECRET_MODE = 0o600
 _CONFIGURATION, _PASSWORDS, _ACL = "headrace.toml", "passwords", "acl"
 
 
@@ -102,7 +101,7 @@ def _close(converted: Converted, file: str, closing: list[tuple[int, str]]) -> N
 
 
 def _refuse_to_replace(folder: Path, names: list[str], force: bool) -> None:
-    there = [str(folder / name) for name in names if (folder / name).exists()]
+    there = [str(folder / name) for name in names if os.path.lexists(folder / name)]
     if there and not force:
         raise ConfigError(f"{', '.join(there)}: there already; --force replaces what is there")
 
@@ -114,19 +113,8 @@ def _put(folder: Path | None, files: dict[str, str]) -> None:
         return
     make_directory(folder)
     for name, text in files.items():
-        _write(folder / name, text)
+        replace_secret(folder / name, text)
     click.echo(str(folder / _CONFIGURATION))
-
-
-def _write(path: Path, text: str) -> None:
-    """Write the file for its owner alone, and the service: there may be passwords in it. One that is there keeps its
-    owner and mode."""
-    is_new = not path.exists()
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _SECRET_MODE)
-    with os.fdopen(fd, "w", encoding="utf-8") as out:
-        if is_new:
-            share_secret(out.fileno(), path.parent)
-        out.write(text)
 
 
 def _errors(text: str) -> list[str]:

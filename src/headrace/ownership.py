@@ -9,21 +9,46 @@ from __future__ import annotations
 
 import os
 import pwd
+import tempfile
 from contextlib import suppress
+from errno import EPERM
 from pathlib import Path
 
 
 def open_new(path: Path, flags: int, mode: int) -> int:
-    """Open a file, which is made if it is not there: one that root makes belongs to whom its directory belongs. Returns
-    the descriptor. Raises OSError."""
+    """Open a file, which is made if it is not there: one that root makes belongs to whom its directory belongs, and in
+    the directory of another user root follows no link: what it leads to is written for that user. Returns the
+    descriptor. Raises OSError."""
     if os.geteuid():
         return os.open(path, flags | os.O_CREAT, mode)
-    try:
-        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-    except FileExistsError:
+    while True:
+        try:
+            fd = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+        except FileExistsError:
+            with suppress(FileNotFoundError):  # it has gone meanwhile
+                return _open_there(path, flags, mode)
+            continue
+        try:
+            give(fd, path.parent)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+
+def _open_there(path: Path, flags: int, mode: int) -> int:
+    """Open a file that is there for root: in the directory of another user only if it is theirs, or has no other name.
+    Raises OSError."""
+    user = path.parent.stat().st_uid
+    if not user:
         return os.open(path, flags | os.O_CREAT, mode)
+    fd = os.open(path, flags & ~os.O_TRUNC | os.O_NOFOLLOW)
     try:
-        give(fd, path.parent)
+        found = os.fstat(fd)
+        if found.st_uid != user and found.st_nlink > 1:
+            raise PermissionError(EPERM, "a link that root does not follow", str(path))
+        if flags & os.O_TRUNC:
+            os.ftruncate(fd, 0)
     except BaseException:
         os.close(fd)
         raise
@@ -75,6 +100,35 @@ def share_secret(fd: int, directory: Path) -> None:
     elif found.st_gid:
         os.fchown(fd, -1, found.st_gid)
         os.fchmod(fd, 0o640)
+
+
+def replace_secret(path: Path, text: str) -> None:
+    """Replace a file of secrets as a whole, synced: one that is there keeps its owner and mode, a new one is for its
+    owner alone, and the service. What stands under that name is never written to, so that a link in a directory of
+    another user leads nowhere. Raises OSError."""
+    handle, fresh = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as out:
+            out.write(text)
+            out.flush()
+            try:
+                _become_like(out.fileno(), path.stat())
+            except FileNotFoundError:
+                share_secret(out.fileno(), path.parent)
+            os.fsync(out.fileno())
+        os.replace(fresh, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(fresh)
+        raise
+
+
+def _become_like(fd: int, old: os.stat_result) -> None:
+    """Give a file the owner and the mode of the old one, the owner first: giving a file away takes bits of its mode."""
+    mine = os.fstat(fd)
+    if (mine.st_uid, mine.st_gid) != (old.st_uid, old.st_gid):
+        os.fchown(fd, old.st_uid, old.st_gid)
+    os.fchmod(fd, old.st_mode & 0o777)
 
 
 def is_roots_alone(path: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,7 +17,7 @@ from headrace.cli import cli
 from headrace.config import load
 from headrace.journal.consumers import DIRECTORY, ConsumerPosition
 from headrace.journal.disk import DISK
-from headrace.ownership import hidden_from, make_directory, open_new
+from headrace.ownership import hidden_from, make_directory, open_new, replace_secret
 from headrace.services.passwords import hash_password, read_hashes, set_hash
 from unit.journal.log_at import filled
 
@@ -93,17 +94,57 @@ def test_commands_that_change_a_data_directory(data: Path) -> None:
     assert owners(data) == {SERVICE}
 
 
-def test_a_link_in_the_directory_of_another_user_gives_nothing_away(data: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def links(data: Path, tmp_path: Path) -> Path:
+    """What belongs to root, and names in the directory of the service that lead there."""
     secret = tmp_path / "shadow"
     secret.write_text("root:x")
     (data / "file").symlink_to(secret)
     (data / "dangling").symlink_to(tmp_path / "made")
-    (data / "folder").symlink_to(tmp_path / "roots")
+    (data / "hard").hardlink_to(secret)
+    return secret
+
+
+@pytest.mark.parametrize("name", ["file", "dangling", "hard"])
+@pytest.mark.parametrize("door", [DISK.open_or_create, DISK.create])
+def test_root_follows_no_link_in_the_directory_of_another_user(
+    data: Path, links: Path, name: str, door: Callable[[Path], int]
+) -> None:
+    with pytest.raises(OSError, match="link"):
+        door(data / name)
+    assert (links.read_text(), owner(links)) == ("root:x", ROOT)
+    assert not (links.parent / "made").exists()
+    os.chown(data, *ROOT)  # in a directory of root's own nobody else has put it there
+    os.close(door(data / name))
+
+
+def test_a_directory_of_roots_behind_a_link_is_not_given_away(data: Path, tmp_path: Path) -> None:
     (tmp_path / "roots").mkdir()
-    for name in ("file", "dangling"):
-        os.close(DISK.open_or_create(data / name))
+    (data / "folder").symlink_to(tmp_path / "roots")
     make_directory(data / "folder")
-    assert [owner(tmp_path / name) for name in ("shadow", "made", "roots")] == [ROOT] * 3
+    assert owner(tmp_path / "roots") == ROOT
+
+
+@pytest.mark.parametrize("name", ["file", "dangling", "hard"])
+def test_secrets_that_root_writes_go_to_no_file_behind_a_link(data: Path, links: Path, name: str) -> None:
+    replace_secret(data / name, "secret")
+    assert (links.read_text(), owner(links)) == ("root:x", ROOT)
+    assert not (links.parent / "made").exists()
+    assert (data / name).read_text() == "secret"
+    assert owner(data / name) == (SERVICE if name == "dangling" else ROOT)
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_a_conversion_into_the_directory_of_another_user_follows_no_link(
+    data: Path, links: Path, tmp_path: Path, force: list[str]
+) -> None:
+    conf = tmp_path / "mosquitto.conf"
+    conf.write_text("listener 1883 127.0.0.1\nallow_anonymous true\n")
+    (data / "headrace.toml").symlink_to(tmp_path / "made")
+    said = CliRunner().invoke(cli, ["config", "from-mosquitto", str(conf), "--out", str(data), *force])
+    assert (said.exit_code == 0) == bool(force), said.output
+    assert not (tmp_path / "made").exists()
+    assert (data / "headrace.toml").is_symlink() == (not force)
 
 
 def test_nothing_is_given_away_in_roots_own_directories(tmp_path: Path) -> None:

@@ -16,12 +16,10 @@ and one of ours, and only one of them, if any, is the user's own.
 from __future__ import annotations
 
 import base64
-import contextlib
 import fcntl
 import hashlib
 import hmac
 import os
-import tempfile
 import time
 import unicodedata
 from collections import Counter
@@ -32,7 +30,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHashError
 
 from headrace.errors import ConfigError
-from headrace.ownership import share_secret
+from headrace.ownership import replace_secret
 
 REMEMBER_S = 3600.0
 COSTS_MAX = 3  # of a file, beside our own: the most frequent ones
@@ -221,26 +219,4 @@ def _lines(file: Path) -> list[str]:
 
 
 def _replace(file: Path, lines: list[str]) -> None:
-    handle, fresh = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as out:
-            out.writelines(f"{line}\n" for line in lines)
-            out.flush()
-            if file.exists():
-                _become_like(out.fileno(), file.stat())
-            else:
-                share_secret(out.fileno(), file.parent)
-            os.fsync(out.fileno())
-        os.replace(fresh, file)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(fresh)
-        raise
-
-
-def _become_like(fd: int, old: os.stat_result) -> None:
-    """Give a file the owner and the mode of the old one, the owner first: giving a file away takes bits of its mode."""
-    mine = os.fstat(fd)
-    if (mine.st_uid, mine.st_gid) != (old.st_uid, old.st_gid):
-        os.fchown(fd, old.st_uid, old.st_gid)
-    os.fchmod(fd, old.st_mode & 0o7777)
+    replace_secret(file, "".join(f"{line}\n" for line in lines))
