@@ -22,13 +22,23 @@ from headrace.mosquitto.closing import (
 )
 from headrace.mosquitto.converted import Converted
 from headrace.mosquitto.general import GENERAL
-from headrace.mosquitto.lines import Line, read_lines
+from headrace.mosquitto.lines import InvalidLine, Line, read_lines
 from headrace.mosquitto.listeners import LISTENER_OPTIONS, SECURITY, Listener
 from headrace.mosquitto.without import why_without
 
 FOREVER = 0xFFFF_FFFF
 _PLUGINS = ("plugin", "global_plugin")
 _ALL = "everything"
+_OF_ONE = [option for option in SECURITY if option != "listener_allow_anonymous"]
+# Options behind which Mosquitto takes no `per_listener_settings true`.
+_OF_SECURITY = {
+    *SECURITY,
+    "allow_zero_length_clientid",
+    "auth_plugin",
+    "auto_id_prefix",
+    "plugin",
+    "psk_file",
+}
 
 
 def convert(file: Path, accepted: Collection[str] = ()) -> Converted:
@@ -54,11 +64,14 @@ class _Reading:
         self._closed: list[tuple[Line, str]] = []  # that close a door of the whole broker, and why
         self._plugins: list[tuple[Line, bool]] = []  # and whether their file came
         self._per_listener: Line | None = None
+        self._is_secured = False
 
     def take(self, line: Line) -> None:
         option, converted = line.option, self._converted
+        if option in _OF_SECURITY or option.startswith(("auth_opt_", "plugin_opt_")):
+            self._is_secured = True
         if option == "per_listener_settings":
-            self._per_listener = line if line.flag() else None
+            self._take_per_listener(line)
         elif option == "connection":
             self._bridge = bridges.begin(line, converted)
             self._bridges.append(self._bridge)
@@ -74,6 +87,12 @@ class _Reading:
             GENERAL[option](line, converted)
         else:
             self._take_other(line)
+
+    def _take_per_listener(self, line: Line) -> None:
+        """Note whose what follows is. Raises InvalidLine."""
+        if line.flag() and self._is_secured:
+            raise InvalidLine(f"{line.place}: {line.option} must stand before all that is about security")
+        self._per_listener = line if line.flag() else None
 
     def _secure(self, line: Line) -> None:
         of_listener = self._per_listener is not None or line.option == "listener_allow_anonymous"
@@ -126,6 +145,14 @@ class _Reading:
             converted.tables["bridge"] = made
         return converted
 
+    def _without_own_security(self) -> None:
+        """Take out what stood behind a `per_listener_settings true` that another line has taken back: it counts for
+        nobody."""
+        for one in self._listeners:
+            for option in [name for name in _OF_ONE if name in one.lines]:
+                why = "per_listener_settings is taken back behind it: it counts for nobody"
+                self._converted.remark(one.lines.pop(option), why)
+
     def _close_all(self) -> None:
         """Make nothing where something of the whole broker closes a door."""
         closed = list(self._closed)
@@ -138,6 +165,8 @@ class _Reading:
 
     def _finish_listeners(self) -> None:
         converted = self._converted
+        if self._per_listener is None:
+            self._without_own_security()
         named = listeners.named(self._listeners, converted)
         kept = [one for one in named if not one.is_left_out(converted)]
         if self._per_listener is not None and kept:

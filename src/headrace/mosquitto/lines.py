@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -70,8 +71,24 @@ def read_lines(file: Path, depth: int = 0) -> Iterator[Line]:
         option, _, value = stripped.partition(" ")
         line = Line(file, number, option, value.strip())
         if option == "include_dir" and depth == 0:
-            folder = Path(line.text())
-            for included in sorted(folder.glob("*.conf")):
+            for included in _included(line):
                 yield from read_lines(included, depth + 1)
         else:
             yield line
+
+
+def _included(line: Line) -> list[Path]:
+    """Return the files of an `include_dir`, in Mosquitto's order: that of capital letters, which decides to which
+    listener the options of the next file belong. Raises InvalidLine: what cannot be read may close a door."""
+    folder = Path(line.text())
+    try:
+        names = [name for name in os.listdir(folder) if name.endswith(".conf") and name != ".conf"]
+    except OSError as error:
+        raise InvalidLine(f"{line.place}: {line.option} {line.value}: {error.strerror}") from None
+    return [folder / name for name in sorted(names, key=_in_capitals)]
+
+
+def _in_capitals(name: str) -> list[tuple[int, int]]:
+    """Return what Mosquitto compares of a name: its bytes as capital letters, each behind it as it is."""
+    signed = [byte - 256 if byte > 127 else byte for byte in os.fsencode(name)]
+    return [(byte - 32 if 97 <= byte <= 122 else byte, byte) for byte in signed]

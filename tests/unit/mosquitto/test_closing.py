@@ -267,3 +267,58 @@ def _file(folder: Path, lines: list[str]) -> Path:
     file = folder / "mosquitto.conf"
     file.write_text("\n".join(lines), encoding="utf-8")
     return file
+
+
+# What Mosquitto 2.0 was seen to do with these files
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "allow_anonymous true",
+        "allow_anonymous true\nlistener 1",
+        "listener 1\nallow_anonymous true\nlistener 2",
+        "password_file /p",
+        "acl_file /a",
+        "auto_id_prefix x",
+        "allow_zero_length_clientid true",
+        "per_listener_settings true\nallow_anonymous true",
+    ],
+)
+def test_security_before_per_listener_settings_is_refused(tmp_path: Path, before: str) -> None:
+    with pytest.raises(ConfigError, match="per_listener_settings must stand before"):
+        made(tmp_path, f"{before}\nper_listener_settings true\nlistener 3\n")
+
+
+def test_security_of_a_listener_counts_for_nobody_once_per_listener_settings_is_taken_back(
+    tmp_path: Path,
+) -> None:
+    first = "per_listener_settings true\nlistener 1 127.0.0.1\nallow_anonymous true\nacl_file /a\n"
+    found = made(tmp_path, f"{first}per_listener_settings false\n")
+    assert found.get("allow_anonymous") is False
+    assert found.get("access.acl_file") is None
+    assert len(found.remarks) == 2
+
+
+def test_included_files_come_in_mosquittos_order(tmp_path: Path) -> None:
+    """`_` is behind all letters there: a door that is closed by the first file would be another listener's."""
+    folder = tmp_path / "conf.d"
+    folder.mkdir()
+    (folder / "tls_b.conf").write_text("listener 2 127.0.0.1\n")
+    (folder / "tlsa.conf").write_text("require_certificate true\ncafile /ca\n")
+    (folder / "B.conf").write_text("certfile /c\nkeyfile /k\n")
+    (folder / "a.conf").write_text("listener 1 127.0.0.1\n")
+    (folder / ".conf").write_text("listener 3\n")
+    found = made(tmp_path, f"include_dir {folder}\n")
+    closed, opened = found.tables["listeners"]
+    assert closed.startswith("tls://127.0.0.1:1/?")
+    assert "client_cert=require" in closed
+    assert opened == "tcp://127.0.0.1:2"
+
+
+@pytest.mark.parametrize("folder", ["missing", "file"])
+def test_a_folder_of_files_that_cannot_be_read_is_no_empty_one(tmp_path: Path, folder: str) -> None:
+    """A plugin or a password file may be named in it."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"mosquitto.conf:1: include_dir "):
+        made(tmp_path, f"include_dir {tmp_path / folder}\n{LISTENER}")
