@@ -7,6 +7,7 @@ is emptied once in a pass, since nobody may hear something from within a call in
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from headrace.core.commit import GroupCommit
 from headrace.core.inbound.claims import FarOwners, Owners
@@ -21,6 +22,8 @@ from headrace.core.shards.queue_port import QueuePort
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.state.makers import Maker
 from headrace.core.state.state import Fold
+
+_UNKNOWN: Final = "\0"  # before a client id it is a user of its own: no user's name holds a zero
 
 
 class QueueTalk(QueuePort):
@@ -73,11 +76,20 @@ class QueueTalk(QueuePort):
     def closed(self, shard: int) -> None:
         self.visitors.closed(shard)
 
-    def begins(self, message: Message) -> None:
+    def user_of(self, message: Message) -> str:
+        tenant, client_id = self._fold.tenant(message.tenant), message.client_id
+        user = self._owners.of(tenant, client_id)
+        if user is None and not tenant.devices.is_home(client_id):
+            return _UNKNOWN + client_id  # a device behind a gateway: it counts by itself alone
+        return user or ""
+
+    def begins(self, message: Message, user: str) -> None:
         if self._consuming.is_home(message.tenant, message.topic):
             tenant = self._fold.tenant(message.tenant)
-            user = self._owners.of(tenant, message.client_id) or ""
-            self._consuming.open(tenant, message.topic, Maker(user, message.client_id))
+            client_id = message.client_id
+            if user.startswith(_UNKNOWN) and tenant.devices.is_home(client_id):
+                user = self._owners.of(tenant, client_id) or ""
+            self._consuming.open(tenant, message.topic, Maker(user, client_id))
 
     def may_have(self, message: Message) -> bool:
         return self._consuming.may_have(message.topic)

@@ -469,7 +469,7 @@ class Neighbours(Passing):
         if copy.source != taker.source:
             raise CorruptRecord(f"a copy of shard {copy.source} in the stream of shard {taker.source}")
         if frame.begins and self.queues is not None and copy.source_offset >= taker.position:
-            self.queues.begins(copy)
+            self.queues.begins(copy, frame.user)
         taker.copied(copy)
 
     # What the sessions here want

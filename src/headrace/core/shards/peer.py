@@ -106,11 +106,13 @@ class Kept(Frame):
 
 class Copied(Frame):
     """The next message of A's journal that is B's; everything before it was looked at. `begins`: a device has published
-    it, so that its topic, which is at home in B, has a queue from there on."""
+    it, so that its topic, which is at home in B, has a queue from there on. `user`: whose the device is, as
+    `QueuePort.user_of` has it; "" of a message that begins nothing."""
 
-    def __init__(self, copy: Copy, begins: bool = False) -> None:
+    def __init__(self, copy: Copy, begins: bool = False, user: str = "") -> None:
         self.copy = copy
         self.begins = begins
+        self.user = user
 
 
 class Looked(Frame):

@@ -11,6 +11,7 @@ One frame is a kind and its fields; whoever carries it says where it ends. Integ
     12 Started    u64 offset, u64 time
     13 Copied     a COPY record of what a device has published: its topic has a queue from there on
     14 Kept                           15 Filled    u64, 1 or 0
+    16 Copied     as 13, of the device of a user: u16 user_len, user, a COPY record
     32 to 36      what is asked and answered about retained messages (`retained_frames`)
     48 to 59      what is said about shared subscriptions (`group_frames`)
     64 to 73      what is said about topic queues (`queue_frames`)
@@ -74,19 +75,21 @@ STARTED: Final = 12
 BEGUN: Final = 13
 KEPT: Final = 14
 FILLED: Final = 15
+BEGUN_BY: Final = 16
 
 _HELLO: Final = struct.Struct("<IQQ")
 _PAIR: Final = struct.Struct("<QQ")
 _FOLLOW: Final = struct.Struct("<QQQQ")
 _NUMBER: Final = struct.Struct("<Q")
 _FILTER: Final = struct.Struct("<BH")
+_USER: Final = struct.Struct("<H")
 _NUMBER_MAX: Final = (1 << 63) - 1
 
 
 def encode(frame: Frame) -> bytes:
     """Return the bytes of a frame."""
     if isinstance(frame, Copied):
-        return _record(BEGUN if frame.begins else COPIED, frame.copy)
+        return _copied(frame)
     if isinstance(frame, Passed):
         return _record(PASSED, frame.message)
     if isinstance(frame, Hello):
@@ -135,6 +138,13 @@ def _filter(tenant: str, topic_filter: str) -> bytes:
     return _FILTER.pack(len(name), len(path)) + name + path
 
 
+def _copied(frame: Copied) -> bytes:
+    if not frame.user:
+        return _record(BEGUN if frame.begins else COPIED, frame.copy)
+    user = frame.user.encode("utf-8")
+    return _kind(BEGUN_BY) + _USER.pack(len(user)) + user + _record(BEGUN, frame.copy)[1:]
+
+
 def _record(kind: int, message: Message) -> bytes:
     out = BytesWriter()
     out.append(kind)
@@ -148,6 +158,8 @@ def decode(data: bytes) -> Frame:
     try:
         if kind == COPIED or kind in (PASSED, BEGUN):
             return _decode_message(data, kind)
+        if kind == BEGUN_BY:
+            return _decode_begun_by(data)
         if FIRST_KIND <= kind <= LAST_KIND:
             return decode_group_frame(data)
         if FIRST_QUEUE_KIND <= kind <= LAST_QUEUE_KIND:
@@ -188,6 +200,14 @@ def _decode_message(data: bytes, kind: int) -> Frame:
     if kind == PASSED and isinstance(record, Message) and record.kind == KIND_MESSAGE and record.qos == 0:
         return Passed(record)
     raise CorruptRecord(f"a frame of kind {kind} with a record of kind {record.kind}")
+
+
+def _decode_begun_by(data: bytes) -> Frame:
+    (size,) = _USER.unpack(data[1:3])
+    found = _decode_message(bytes([BEGUN]) + data[3 + size :], BEGUN)
+    if size and isinstance(found, Copied):
+        return Copied(found.copy, True, data[3 : 3 + size].decode("utf-8"))
+    raise CorruptRecord("a message that begins a queue, of no user")
 
 
 def _is_copied(copy: Copy) -> bool:

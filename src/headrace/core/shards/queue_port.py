@@ -24,6 +24,13 @@ class QueuePort:
         """Do what a home says."""
         raise NotImplementedError
 
+    # As the shard where a device has published
+
+    def user_of(self, message: Message) -> str:
+        """Return whose the device of a message is that was published here, for the home of its topic: its user, "" for
+        nobody in particular, or a name that no user has where neither is known in this shard."""
+        raise NotImplementedError
+
     # As a home: on the wire of a follower
 
     def asked(self, shard: int, wire: Wire, frame: QueueFrame) -> None:
@@ -34,8 +41,9 @@ class QueuePort:
         """Note that the wire of a shard has ended, and so have all connections there, as seen from here."""
         raise NotImplementedError
 
-    def begins(self, message: Message) -> None:
-        """Note that a message of a device is about to be appended whose topic is at home here: it gets a queue."""
+    def begins(self, message: Message, user: str) -> None:
+        """Note that a message of a device is about to be appended whose topic is at home here: it gets a queue. `user`:
+        whose the device is, as the shard says where it was published (`user_of`)."""
         raise NotImplementedError
 
     # In every pass

@@ -239,7 +239,8 @@ class Sender:
 
     def _copy(self, message: Message) -> None:
         if self._begins(message):
-            self.wire.say(Copied(copy_of(message, self._source, message.offset), True))
+            user = "" if self._queues is None else self._queues.user_of(message)
+            self.wire.say(Copied(copy_of(message, self._source, message.offset), True, user))
         else:
             self.wire.say_copied(message, self._source)
         self._left -= weight_of(message)  # what raises was not sent, and costs nothing

@@ -119,6 +119,27 @@ def test_one_device_or_user_begins_so_many_queues_and_clusters_and_others_have_t
         assert gate.told(two)[-1] == (JOIN, rc.QUOTA_EXCEEDED)
 
 
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize(("shards", "home", "shard"), pairs())
+def test_queues_that_one_user_begins_are_no_other_ones_wherever_devices_and_topics_are_at_home(
+    shards: int, home: int, shard: int, at: int
+) -> None:
+    """`at`: where the devices are at home, the connection in `shard`, the topics in `home`."""
+    settings = BrokerSettings()
+    settings.user_queues_max = 4
+    node = Node(shards, settings)
+    topics = [node.wired.topic_in(home, f"t{number}/").encode() for number in range(12)]
+    queues = node.wired[home].broker.fold.tenant("default").queues
+    ada, eve = Door(node, shard, "ada"), Door(node, shard, "eve")
+    for number, ada.topic in enumerate(topics[:-2]):
+        ada.send(PUBLISH, node.name_in(at % shards, f"ada-{number}-"))
+    is_told = home == shard or at % shards in (home, shard)  # else nobody here knows whose a device is
+    assert len(queues) == (4 if is_told else 10)
+    for number, eve.topic in enumerate(topics[-2:]):
+        eve.send(PUBLISH, node.name_in(at % shards, f"eve-{number}-"))
+    assert set(topics[-2:]) <= set(queues)
+
+
 def test_names_of_all_queues_and_clusters_together_have_a_limit_in_bytes() -> None:
     settings = BrokerSettings()
     settings.names_bytes_max = 10_000

@@ -69,6 +69,13 @@ FRAMES: list[tuple[Frame, str]] = [
         "0d350000000512030000e025dafe5b06002a00000000000000ffffffff0700060003000000" + FROM_CLIENT,
     ),
     (
+        Copied(copied().copy, begins=True, user="größe"),
+        "100700"
+        + "größe".encode().hex()
+        + "350000000512030000e025dafe5b06002a00000000000000ffffffff0700060003000000"
+        + FROM_CLIENT,
+    ),
+    (
         passed(),
         "0b350000000110000000e025dafe5b06000000000000000000ffffffff0700060003000000" + FROM_CLIENT,
     ),
@@ -109,6 +116,7 @@ def test_a_frame_that_is_cut_or_too_long_is_refused(frame: Frame, expected: str)
         b"\x0a" + encode(passed())[1:],
         b"\x0b" + encode(copied())[1:],
         encode(Copied(Given(copied().copy))),
+        b"\x10\x00\x00" + encode(copied())[1:],  # of nobody
         encode(copied())[:16] + b"\xff" + encode(copied())[17:],  # the time is below 0
         encode(copied())[:24] + b"\xff" + encode(copied())[25:],  # the offset is
     ],
