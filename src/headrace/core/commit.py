@@ -241,13 +241,13 @@ class GroupCommit:
             self._take_progress()  # what a session did comes before what ends it
         offset = self._next
         record.offset = offset
-        self._next = offset + 1
         if not self._pending:
-            self._request()
+            self._request()  # before anything changes: it may fail for want of memory
         start = len(self._body)
         if start == 0:
             self._first_us = record.timestamp_us
         self._pending.append(record)
+        self._next = offset + 1
         try:
             record.encode_into(self._body)
         except BaseException:  # it was never appended: the others keep their bytes and their offsets

@@ -101,8 +101,8 @@ class Worker(WorkerPort):
 
     def request_tick(self) -> None:
         if not self._tick_requested:
-            self._tick_requested = True
             self._scheduler.request_tick()
+            self._tick_requested = True  # behind it: what failed is asked for again
 
     def end_tick(self) -> None:
         self._tick_requested = False

@@ -167,7 +167,12 @@ class Publishing(Crowds):
         link.deferred = waiting
         if waiting > SHARE_BYTES_LEAST:
             self.keep_share(link, waiting)
-        offset = self.commit.append(message)
+        try:
+            offset = self.commit.append(message)
+        except BaseException:  # no memory now: whoever sends it again must not hear that it is stored
+            if message.flags & FLAG_PRODUCER:
+                session.tenant.producers.give_back()
+            raise
         link.effective_at = self.commit.entered
         self.commit.deferred_bytes += weight
         if message.flags & FLAG_RETAIN:

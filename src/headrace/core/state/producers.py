@@ -72,6 +72,10 @@ class Producers:
         self._most_of_one = (most + 1) // 2
         self._known: OrderedDict[bytes, Producer] = OrderedDict()
         self._on_their_way: dict[bytes, int] = {}
+        self._taken = (
+            b""  # the producer of the message that was NEW last, and its sequence before that, or -1
+        )
+        self._before_taken = -1
         self._counts: dict[bytes, int] = {}  # owner -> producers
         # The keys of each owner that had the most it may have, longest unused first; found once, then kept up.
         self._crowded: dict[bytes, OrderedDict[bytes, None]] = {}
@@ -96,7 +100,16 @@ class Producers:
         if sequence <= last:
             return REPEATED
         self._on_their_way[key] = sequence
+        self._taken = key
+        self._before_taken = last
         return NEW
+
+    def give_back(self) -> None:
+        """Note that the message which was NEW last could not be journaled: it is NEW when it comes again."""
+        if self._before_taken < 0:
+            self._on_their_way.pop(self._taken, None)
+        else:
+            self._on_their_way[self._taken] = self._before_taken
 
     def _last(self, key: bytes) -> int:
         """Return the highest sequence of a producer that was taken, -1 if there is none."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import START_US, Client, Harness, message, recover, state
 from headrace.core.ports.access import Access, LinkRights, SignIn
+from headrace.core.ports.clock import Scheduler
 from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import Link
 from headrace.core.ports.settings import BrokerSettings
@@ -27,6 +30,7 @@ from headrace.core.state.producers import (
     without_producer,
 )
 from headrace.core.state.state import Fold
+from headrace.core.worker import Worker
 from headrace.mqtt import codec
 from headrace.mqtt.properties import Properties
 
@@ -178,6 +182,45 @@ def test_a_message_that_a_full_disk_refused_is_taken_later() -> None:
     for sequence in (1, 2):
         again.publish("t", b"%d" % sequence, properties=sequenced(sequence))
     assert stored(harness) == [b"1", b"2"]
+
+
+class NoMemory(Scheduler):
+    """Cannot ask for a pass of the loop while `armed`."""
+
+    armed = False
+
+    def request_tick(self) -> None:
+        if self.armed:
+            raise MemoryError
+
+
+class Tight(Harness):
+    """A broker whose memory is short for a moment, when the first record of a batch comes."""
+
+    def _own(self) -> None:
+        self.scheduler = NoMemory()
+        self.worker = Worker(self.scheduler, self.clock, self.settings)
+        self.broker = self.worker.own(0, self.journal)
+
+
+@pytest.mark.parametrize("before", [[], [1]])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_message_that_could_not_be_appended_is_not_taken_for_stored(qos: int, before: list[int]) -> None:
+    harness = Tight()
+    client = publisher(harness)
+    for sequence in before:
+        client.publish("t", b"%d" % sequence, properties=sequenced(sequence))
+    harness.scheduler.armed = True
+    with suppress(MemoryError):
+        client.publish("t", b"2", qos, properties=sequenced(2), sync=False)
+    harness.scheduler.armed = False
+    again = publisher(harness)
+    for sequence in (*before, 2, 3):
+        again.publish("t", b"%d" % sequence, qos, properties=sequenced(sequence))
+    assert len(acknowledgements(again)) == len(before) + 2
+    kept = [b"%d" % sequence for sequence in (*before, 2, 3)]
+    assert stored(harness) == kept
+    assert harness.broker.commit.append(message()) == harness.journal.next_offset()
 
 
 def test_a_crash_keeps_what_is_durable_and_forgets_the_rest(harness: Harness) -> None:
