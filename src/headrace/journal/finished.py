@@ -1,19 +1,23 @@
 """A finished segment as a reader sees it: its batches, and any bytes of it.
 
-For readers that keep an index of their own: `key` names this very file, since compaction may put another one
-in its place.
+For readers that keep an index of their own: `key` names this very content, since compaction may put another file in
+its place, and a journal that was put back from a copy may have gone on otherwise in a segment of the same name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from headrace.journal.disk import Disk
 from headrace.journal.segment import SEGMENT_HEADER_SIZE, Batch, SegmentHeader, file_name, seed_of
 from headrace.journal.walk import Walk, read_footer
+
+_TAIL_BYTES: Final = 64 << 10
+_DIGEST_BYTES: Final = 8
 
 
 class FinishedSegment:
@@ -35,7 +39,7 @@ class FinishedSegment:
             disk.close(self._fd)
             raise
         self.size = disk.size(self._fd)
-        self.key = f"{base_offset:020d}-{header.created_us:x}"
+        self._created_us = header.created_us
 
     def __enter__(self) -> Self:
         return self
@@ -44,6 +48,18 @@ class FinishedSegment:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._disk.close(self._fd)
+
+    @property
+    def key(self) -> str:
+        """Return a name for this content: base offset, creation time, and a digest of the size and the end of the file.
+
+        There are the footer (end offset, count of batches, times) and the last batches with their checksums, epochs and
+        times: two segments that parted anywhere differ there.
+        """
+        begin = max(0, self.size - _TAIL_BYTES)
+        digest = blake2b(b"%d" % self.size, digest_size=_DIGEST_BYTES)
+        digest.update(self.read(begin, self.size - begin))
+        return f"{self.base_offset:020d}-{self._created_us:x}-{digest.hexdigest()}"
 
     def batches(self) -> Iterator[Batch]:
         """Yield the batches from the first on, back to back; ends early where the segment is damaged."""

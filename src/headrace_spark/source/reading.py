@@ -110,11 +110,13 @@ def indexed(journal: LogReader, base_offset: int, selection: Selection, folder: 
             return None
         path = folder / f"{segment.key}{SUFFIX}"
         index = TopicIndex.load(path) or build(segment, path)
-        entries = None if index is None else index.wanted(selection)
-        if index is None or entries is None:
-            return None
         try:
+            entries = None if index is None else index.wanted(selection)
+            if index is None or entries is None:
+                return None
             return list(index.chunks(segment, journal.uuid, entries))
+        except FileNotFoundError:
+            return None  # a reader of another copy of the journal, which has other segments, has removed it
         except StaleIndex:
             path.unlink(missing_ok=True)
             return None

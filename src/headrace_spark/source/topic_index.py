@@ -5,7 +5,8 @@ topic notes where each message is, and later ones read those bytes alone. The br
 never trusted: every record that is read by it must pass the checksum that was taken when the segment was
 scanned, with the checksums of its batches; if one does not, the index is dropped and the segment is scanned.
 
-`<cache>/<journal uuid>/<base offset>-<creation time>.topics`, little endian; the name ties it to one file:
+`<cache>/<journal uuid>/<base offset>-<creation time>-<digest>.topics`, little endian; the name
+(`headrace.journal.finished`) ties it to one content, since records that an index does not name are not looked for:
 
      0   4  magic "HRTI"
      4   4  crc32 of bytes 8-19 and the directory
@@ -44,6 +45,7 @@ from headrace_spark.source.selection import Selection
 
 VERSION: Final = 1
 SUFFIX: Final = ".topics"
+_NAME_DASHES: Final = 2
 # Reading a little more than is wanted is cheaper than another call.
 GAP_BYTES_MAX: Final = 2048
 # Above this share of a segment's messages a scan is cheaper than reading them one by one.
@@ -180,9 +182,10 @@ def build(segment: FinishedSegment, path: Path) -> TopicIndex | None:
 
 
 def prune(folder: Path, base_offsets: Collection[int]) -> None:
-    """Remove the indexes of segments that retention has taken."""
+    """Remove the indexes of segments that retention has taken, and those of an older headrace, whose names do not tell
+    of what content they are."""
     for path in folder.glob(f"*{SUFFIX}"):
-        if int(path.name[:20]) not in base_offsets:
+        if int(path.name[:20]) not in base_offsets or path.name.count("-") < _NAME_DASHES:
             path.unlink(missing_ok=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import closing
 from pathlib import Path
 
@@ -137,4 +138,51 @@ def test_a_segment_that_compaction_rewrote_is_scanned(tmp_path: Path, journal: W
             log.adopt(log.rewrite_sparse(segment, live))
     reader = LocalJournal(journal.data_dir)
     assert indexed(reader, 0, RARE, tmp_path) is None
+    assert set(found(reader, RARE, tmp_path)) >= set(rare_offsets(journal))
+
+
+def test_an_index_fits_one_content_only(tmp_path: Path) -> None:
+    """A journal that is put back from a file copy goes on otherwise, in segments of the same names, with the same uuid,
+    creation times, sizes and end offsets. A reader has an index of one of them."""
+    first = Writer(tmp_path / "first")
+    first.write(records(count=100))
+    second = Writer(tmp_path / "second")
+    shutil.copytree(first.data_dir, second.data_dir)
+    second.made.records += first.made.records
+    cache = tmp_path / "cache"
+    for rest, journal in enumerate((first, second)):
+        went_on = Made()
+        for n in range(2000):
+            went_on.add(message(n, topic="rare" if n % 97 == rest else "often", payload=b"%5d" % n))
+        journal.write(went_on)
+    names = [{path.name for path in journal.data_dir.rglob("*.log")} for journal in (first, second)]
+    assert names[0] == names[1]
+    for journal in (first, second, first):
+        assert found(LocalJournal(journal.data_dir), RARE, cache) == rare_offsets(journal)
+
+
+def test_an_index_of_an_older_headrace_is_neither_used_nor_kept(
+    reader: LocalJournal, journal: Writer, tmp_path: Path
+) -> None:
+    found(reader, RARE, tmp_path)
+    (path, *_) = sorted((tmp_path / journal.uuid).iterdir())
+    old = path.with_name(f"{path.name.rpartition('-')[0]}.topics")
+    path.rename(old)
+    assert found(reader, RARE, tmp_path) == rare_offsets(journal)
+    assert path.exists()
+    assert not old.exists()
+
+
+def test_an_index_that_another_reader_removes_meanwhile_leads_to_a_scan(
+    reader: LocalJournal, journal: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found(reader, RARE, tmp_path)
+    load = TopicIndex.load
+
+    def removed(path: Path) -> TopicIndex | None:
+        index = load(path)
+        path.unlink()
+        return index
+
+    monkeypatch.setattr(TopicIndex, "load", removed)
     assert set(found(reader, RARE, tmp_path)) >= set(rare_offsets(journal))
