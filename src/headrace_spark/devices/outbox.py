@@ -4,7 +4,8 @@ A repeated micro-batch may come out differently: cut into other partitions, in a
 was sent of the first attempt could then not be told from what was not. So each batch is written to the outbox first, in
 one transaction (query id, batch id), with a producer and a sequence for every row; what is published is what lies there.
 After kill -9 anywhere the batch is found in the outbox and published again from its beginning, and the broker keeps out
-what it has. Rows of one topic have one producer, so they keep their order. The producers of a batch are those of the run
+what it has. Rows of one topic have one producer, so they keep their order: that of the commits which brought them, within
+a commit that of its files, within a file that of its rows. The producers of a batch are those of the run
 that kept it: where the whole lake is put back from an older copy, checkpoint, tables and all, nothing in it tells which
 numbers are used up, and other rows under them would be taken for repeats.
 
@@ -17,12 +18,14 @@ A row that no broker would take, or that this one refuses for good, is put aside
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Final
 
+import pyarrow as pa
 from delta.tables import DeltaTable
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -69,6 +72,8 @@ OUTBOX: Final = StructType(
     [StructField(name, kind) for name, kind in (_MESSAGE | _OWN | {"slot": IntegerType()}).items()]
 )
 
+_PLACE: Final = ("file_at", "block_at", "row_at")
+
 
 @dataclass(frozen=True)
 class Outbox:
@@ -89,9 +94,9 @@ class Outbox:
             builder = builder.property(key, value)
         builder.partitionedBy("query", "batch").execute()
 
-    def stage(self, frame: DataFrame, query: str, batch: int) -> None:
-        """Keep a batch; nothing happens if it was kept before."""
-        rows = numbered(frame, query, batch, self.connections, self.run)
+    def stage(self, frame: DataFrame, query: str, batch: int, files: Sequence[str] = ()) -> None:
+        """Keep a batch; nothing happens if it was kept before. `files`: as `numbered` takes them."""
+        rows = numbered(frame, query, batch, self.connections, self.run, files)
         writer = rows.write.format("delta").mode("append")
         writer.option("txnAppId", query).option("txnVersion", batch).save(str(self.table))
 
@@ -145,7 +150,7 @@ class Outbox:
             query = str(spark.sparkContext.getLocalProperty("sql.streaming.queryId"))
             if plans is not None:
                 plans.add(batch)
-            self.stage(frame, query, batch)
+            self.stage(frame, query, batch, () if plans is None else plans.files(batch))
             if plans is not None:
                 plans.kept(batch)
             aside = self.publish(spark, query, batch)
@@ -191,16 +196,23 @@ def in_order(rows: DataFrame, connections: int) -> DataFrame:
     return spread.sortWithinPartitions(PRODUCER, SEQUENCE)
 
 
-def numbered(frame: DataFrame, query: str, batch: int, connections: int, run: str) -> DataFrame:
+def numbered(
+    frame: DataFrame, query: str, batch: int, connections: int, run: str, files: Sequence[str] = ()
+) -> DataFrame:
     """Return the rows of a batch with all columns of OUTBOX: the slot by topic, the sequence by place in the slot, the
-    producer by query, run and slot."""
+    producer by query, run and slot.
+
+    Rows are in the order of the frame. `files`: the names of those that it is read from, in the order that their rows
+    are to have.
+    """
     check_columns(frame.schema)
-    columns = [_kept(frame, name).alias(name) for name in COLUMNS]
     slot = F.spark_partition_id()
     row = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1))
     return (
-        frame.repartition(connections, "topic")
-        .select(*columns, slot.alias("slot"), row.alias("row"))
+        _placed(frame, files)
+        .repartition(connections, "topic")
+        .sortWithinPartitions(*_PLACE)
+        .select(*COLUMNS, slot.alias("slot"), row.alias("row"))
         .select(
             *COLUMNS,
             F.concat(F.lit(f"{query}/{run}/"), F.col("slot")).alias(PRODUCER),
@@ -210,6 +222,26 @@ def numbered(frame: DataFrame, query: str, batch: int, connections: int, run: st
             F.col("slot"),
         )
     )
+
+
+def _placed(frame: DataFrame, files: Sequence[str]) -> DataFrame:
+    """Return the rows with COLUMNS and with _PLACE, which says in what order they are to leave."""
+    columns = [_kept(frame, name).alias(name) for name in COLUMNS]
+    row = F.monotonically_increasing_id().alias("row_at")
+    unplaced = frame.select(*columns, F.lit(0).alias("file_at"), F.lit(0).alias("block_at"), row)
+    if not files:
+        return unplaced
+    name, block = F.input_file_name().alias("file"), F.expr("input_file_block_start()").alias("block_at")
+    try:
+        read = frame.select(*columns, name, block, row)
+    except AnalysisException:  # deletion vectors: Delta reads each version by itself, one after the other
+        return unplaced
+    places = pa.table({"name": list(files), "file_at": range(len(files))})
+    known = F.broadcast(frame.sparkSession.createDataFrame(places))
+    # A name is in it as in a URL, in which "+" stands for itself.
+    base = F.url_decode(F.replace(F.substring_index("file", "/", -1), F.lit("+"), F.lit("%2B")))
+    placed = read.withColumn("name", base).join(known, "name", "left")
+    return placed.select(*COLUMNS, *_PLACE)
 
 
 def _kept(frame: DataFrame, name: str) -> Column:

@@ -23,6 +23,7 @@ from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.lake_url import Location
 from headrace_spark.lake.checkpoint import Checkpoint
 from headrace_spark.lake.durable import sync_path
+from headrace_spark.lake.file_order import FileOrder
 from headrace_spark.lake.notes import NoteFiles
 from headrace_spark.lake.restored import brought_back
 from headrace_spark.lake.table_log import Folders, Tables
@@ -54,6 +55,9 @@ class AnyPlans(Protocol):
 
     def add(self, batch: int) -> None:
         """Add a plan, before the rows of a batch are kept."""
+
+    def files(self, batch: int) -> Sequence[str]:
+        """Return the names of the files of the table that a planned batch may read, in the order of their commits."""
 
     def kept(self, batch: int) -> None:
         """Note that the rows of a batch are kept, before any of them leaves."""
@@ -95,6 +99,7 @@ class TablePlans:
         self._notes = notes
         self._of_folder = of_folder
         self._tables = tables
+        self._order = FileOrder(tables, source)
         self.query = plan.query_id
 
     def add(self, batch: int) -> None:
@@ -102,6 +107,9 @@ class TablePlans:
         end = TablePosition.from_dict(self._plan.checkpoint.end(batch))
         _require_new(self._tables, self._source, None if newest is None else newest.end, end)
         self._plan.add(batch)
+
+    def files(self, batch: int) -> Sequence[str]:
+        return _files(self._order, self._plan.checkpoint, batch)
 
     def kept(self, batch: int) -> None:
         self._note(batch, False)
@@ -145,6 +153,11 @@ class TablePlans:
     def _line(self, batch: int, end: TablePosition, is_done: bool) -> dict[str, Any]:
         about = {"query": self.query, "source": str(self._source)}
         return {**about, "batch": batch, "end": end.number, "done": is_done}
+
+
+def _files(order: FileOrder, checkpoint: Checkpoint, batch: int) -> Sequence[str]:
+    begin = TablePosition.from_dict(checkpoint.end(batch - 1)) if batch else None
+    return order.between(begin, TablePosition.from_dict(checkpoint.end(batch)))
 
 
 def noted_of(notes: NoteFiles, name: str) -> dict[str, Any] | None:
@@ -194,6 +207,7 @@ class Plans:
         self._behind_a_url = outbox.parent / "_checkpoints" / _file_of(name)
         self._checkpoint = checkpoint
         self._source = source
+        self._order = FileOrder(Folders(), source)
 
     def add(self, batch: int) -> None:
         """Add a plan, before the rows of a batch are kept. Raises OSError, LakeConflict."""
@@ -214,6 +228,9 @@ class Plans:
         new.write_text(json.dumps({"query": self._checkpoint.query_id, "plans": listed}))
         sync_path(new)
         new.replace(self._path)
+
+    def files(self, batch: int) -> Sequence[str]:
+        return _files(self._order, self._checkpoint, batch)
 
     def kept(self, batch: int) -> None:
         """Do nothing: the outbox says so."""

@@ -14,8 +14,9 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from broker_process import BrokerProcess, wait_until
@@ -106,6 +107,33 @@ def test_rows_are_published_once_and_new_ones_follow(bench: Bench) -> None:
     assert bench.run() == 100
     assert bench.run() == 0
     assert sorted(int(packet.payload) for packet in received(bench.broker, "device-job")) == list(range(300))
+
+
+@pytest.mark.parametrize("since", ["the rows that it had at first", "commits that came since"])
+def test_rows_leave_in_the_order_of_commits_files_and_rows(bench: Bench, since: str) -> None:
+    """Whatever the sizes of the files: Spark packs them by size, the largest first."""
+    client = f"device-{len(since)}"
+    subscribe(bench.broker, client, f"{client}/#")
+
+    def append(*texts: str) -> None:
+        rows = pa.table({"topic": [f"{client}/engine"] * len(texts), "payload": list(texts)})
+        write_deltalake(bench.lake / "commands", rows, mode="append")
+
+    append("first")
+    if since.startswith("commits"):
+        bench.run()
+    sent = ["first"]
+    for commit, size in enumerate((10, 3000, 200, 40_000, 1)):
+        texts = [f"{commit}.{row}." + row.to_bytes(2).hex() * size for row in range(4)]
+        append(*texts)
+        sent += texts
+    two = bench.spark.range(0, 2, 1, 2).selectExpr(
+        f"'{client}/engine' as topic", "repeat(cast(id as string), cast(1 + id * 500 as int)) as payload"
+    )
+    two.write.format("delta").mode("append").save(str(bench.lake / "commands"))
+    sent += ["0", "1" * 501]
+    bench.run()
+    assert [packet.payload.decode() for packet in received(bench.broker, client)] == sent
 
 
 def test_a_stop_while_the_first_batch_was_planned_harms_nothing(bench: Bench) -> None:
