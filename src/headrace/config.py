@@ -261,6 +261,7 @@ class PublishConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     name: str = "publish"  # of the checkpoint: what was published is remembered under it
     connections: Positive = 2
     files_per_trigger_max: Positive = 100
+    skip_changes: bool = False  # commits that put rows in the place of others
     trigger_s: Seconds = 1.0  # instead of pipeline.trigger_s: devices wait
     patience_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
 

@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.lake_url import Location
+from headrace_spark.lake.changes import require_appended
 from headrace_spark.lake.checkpoint import Checkpoint
 from headrace_spark.lake.durable import sync_path
 from headrace_spark.lake.file_order import FileOrder
@@ -90,8 +91,10 @@ class TablePlans:
         notes: NoteFiles,
         of_folder: NoteFiles,
         tables: Tables,
+        skip_changes: bool = False,
     ) -> None:
         self._plan = plan
+        self._skip_changes = skip_changes
         self._outbox = outbox
         self._source = source
         self._name = name
@@ -105,7 +108,8 @@ class TablePlans:
     def add(self, batch: int) -> None:
         newest = self._plan.newest()  # and the table is still the one that was read
         end = TablePosition.from_dict(self._plan.checkpoint.end(batch))
-        _require_new(self._tables, self._source, None if newest is None else newest.end, end)
+        begin = None if newest is None else newest.end if newest.batch < batch else newest.begin
+        _require_new(self._tables, self._source, begin, end, self._skip_changes)
         self._plan.add(batch)
 
     def files(self, batch: int) -> Sequence[str]:
@@ -185,8 +189,11 @@ def _moved(file: object, outbox: object) -> LakeConflict:
     )
 
 
-def _require_new(tables: Tables, source: Location, begin: TablePosition | None, end: TablePosition) -> None:
-    """Raise LakeConflict if RESTORE has brought rows back between two places: they have left when they came first."""
+def _require_new(
+    tables: Tables, source: Location, begin: TablePosition | None, end: TablePosition, skip_changes: bool
+) -> None:
+    """Raise LakeConflict if RESTORE has brought rows back between two places: they have left when they came first; or,
+    unless these are skipped, if a version between them puts rows in the place of others, which would never leave."""
     if end.is_first_look:
         return  # it reads what is there at one version
     since = end.version if begin is None else begin.version
@@ -196,13 +203,18 @@ def _require_new(tables: Tables, source: Location, begin: TablePosition | None, 
             "would leave again. Append the rows that are to leave to another table, and publish that under another "
             "pipeline.publish.name"
         )
+    if begin is not None and not skip_changes:
+        require_appended(tables, source, begin.read_version + 1, end.read_version)
 
 
 class Plans:
     """Knows the plans of one query over the Delta table `source`."""
 
-    def __init__(self, outbox: Path, name: str, checkpoint: Checkpoint, source: Path) -> None:
+    def __init__(
+        self, outbox: Path, name: str, checkpoint: Checkpoint, source: Path, skip_changes: bool = False
+    ) -> None:
         self._outbox = outbox
+        self._skip_changes = skip_changes
         self._path = outbox / FOLDER / f"{name}.json"
         self._behind_a_url = outbox.parent / "_checkpoints" / _file_of(name)
         self._checkpoint = checkpoint
@@ -218,7 +230,8 @@ class Plans:
         plans = [plan for plan in plans if plan.batch < batch][-_EARLIER:]
         if plans:
             self._require_read(plans[-1])
-        _require_new(Folders(), self._source, plans[-1].position if plans else None, position)
+        begin = plans[-1].position if plans else None
+        _require_new(Folders(), self._source, begin, position, self._skip_changes)
         plans.append(
             Plan(batch, end, commit_of(Folders(), self._source, version), self._checkpoint.settings_of(batch))
         )

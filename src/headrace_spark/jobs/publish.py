@@ -31,6 +31,7 @@ from headrace_spark.base.query import durations_s, run_query
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.devices.outbox import Outbox
 from headrace_spark.devices.plans import FOLDER, AnyPlans, Plans, TablePlans
+from headrace_spark.lake.changes import not_appended
 from headrace_spark.lake.hadoop_files import said_plainly
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_of import AnyLake, lake_of, tending
@@ -59,6 +60,7 @@ class Settings(RunSettings):
     name: str
     connections: int
     files_per_trigger_max: int
+    skip_changes: bool
     patience_s: float
 
     @property
@@ -103,7 +105,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         table = lake.root / "outbox"
         outbox = Outbox(table, settings.address, settings.connections, settings.patience_s, lake.tables)
         plans = plans_in(spark, settings, lake, outbox)
-        tracker = Tracker(TableBacklog(settings.source, lake.tables), report)
+        tracker = Tracker(settings, TableBacklog(settings.source, lake.tables), report)
         put_aside = lake.table_of(DEAD_LETTERS).path
         tend = tending(spark, settings.upkeep, lake, [put_aside], [table])
 
@@ -121,19 +123,29 @@ def plans_in(spark: SparkSession, settings: Settings, lake: AnyLake, outbox: Out
     if isinstance(lake, Lake) and isinstance(settings.source, Path):
         checkpoint = lake.checkpoint(JOB, settings.name)
         checkpoint.make_ready()
-        return Plans(lake.root / "outbox", settings.name, checkpoint, settings.source)
+        return Plans(lake.root / "outbox", settings.name, checkpoint, settings.source, settings.skip_changes)
     assert isinstance(lake, UrlLake)
     with said_plainly(outbox.table):
         outbox.create(spark)
     plan = TablePlan(lake, f"{JOB}-{settings.name}", outbox.table, settings.source)
     of_folder = UrlNotes(lake.files, lake.root / "outbox" / FOLDER)
-    return TablePlans(plan, outbox.table, settings.source, settings.name, lake.notes, of_folder, lake.tables)
+    return TablePlans(
+        plan,
+        outbox.table,
+        settings.source,
+        settings.name,
+        lake.notes,
+        of_folder,
+        lake.tables,
+        settings.skip_changes,
+    )
 
 
 class Tracker:
     """Adds up what Spark reports. The lag is rows of the table."""
 
-    def __init__(self, backlog: TableBacklog, report: Report) -> None:
+    def __init__(self, settings: Settings, backlog: TableBacklog, report: Report) -> None:
+        self._settings = settings
         self._report = report
         self._backlog = backlog
         self._position: TablePosition | None = None
@@ -143,12 +155,22 @@ class Tracker:
     def starts_at(self, position: TablePosition | None) -> None:
         """Note below which place everything is done, as the plans had it before a batch could write there."""
         self._position = position
+        self._require_appended()
+
+    def _require_appended(self) -> None:
+        """Raise LakeConflict if the table has a version ahead whose rows would not leave, unless it is to be skipped: no
+        batch comes of it."""
+        changed = self._backlog.changed(self._position)
+        if changed is not None and not self._settings.skip_changes:
+            raise not_appended(self._settings.source, *changed)
 
     def observe(self, finished: list[StreamingQueryProgress]) -> None:
-        """Observe the progress. Called about twice a second with the batches finished since; often none."""
+        """Observe the progress. Called about twice a second with the batches finished since; often none. Raises
+        LakeConflict."""
         rows = self.progress.rows + sum(batch.numInputRows for batch in finished)
         for done in finished:
             self._position = TablePosition.from_dict(json.loads(done.sources[0].endOffset))
+        self._require_appended()
         lag = self._backlog.lag(self._position, time())
         elapsed_s, took = monotonic() - self._began, durations_s(finished)
         self.progress = Progress(
@@ -160,7 +182,8 @@ class Tracker:
 def start_query(
     spark: SparkSession, settings: Settings, outbox: Outbox, plans: AnyPlans, tracker: Tracker
 ) -> StreamingQuery:
-    """Start the query over the rows of the table, from its first version on; only appends count."""
+    """Start the query over the rows of the table, from its first version on; only appends count, and a version that is
+    none and brings rows is refused (`headrace_spark.lake.changes`)."""
     rows = (
         spark.readStream.format("delta")
         .option("maxFilesPerTrigger", settings.files_per_trigger_max)

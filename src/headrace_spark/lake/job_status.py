@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,7 +43,7 @@ class JobStatus:
     offset: int | None
     """Everything of the journal below it is done; None where the job reads a table."""
     lag: int | None
-    """None: it cannot be told, and `problem` says why."""
+    """None: it cannot be told, and `problem` says why; otherwise `problem` is what it does not count."""
     lag_bytes: int | None
     lag_s: float | None
     """The age of the oldest; None where nothing is due, as with a replay."""
@@ -91,7 +91,8 @@ def describe_jobs(jobs: Iterable[JobStatus]) -> Iterator[str]:
         where = "" if job.offset is None else f"  offset {job.offset:,}"
         size = "" if job.lag_bytes is None else f"  {job.lag_bytes:,} bytes"
         age = "" if job.lag_s is None else f"  {job.lag_s:,.0f} s"
-        yield f"job       {job.job}{where}  lag {job.lag:,}{size}{age}"
+        problem = f"  {job.problem}" if job.problem else ""
+        yield f"job       {job.job}{where}  lag {job.lag:,}{size}{age}{problem}"
 
 
 def _of_journals(job: str, places: Places, offset_in: Callable[[LogReader], int | None]) -> JobStatus | None:
@@ -185,7 +186,7 @@ def _publish(name: str) -> Callable[[Places], JobStatus | None]:
         if table is None:
             problem = f"the table {position.table_id} that it reads is not in the lake, nor named by the configuration"
             return JobStatus(name, None, None, None, None, problem)
-        return _of_table(name, TableBacklog(table).lag(position, places.now_s))
+        return _of_appends(name, TableBacklog(table), position, places.now_s)
 
     return look
 
@@ -199,7 +200,15 @@ def _published_by_url(name: str, lake: UrlLake, now_s: float) -> JobStatus | Non
     newest = TablePlan(lake, name, lake.root / "outbox", source).newest()
     is_done = newest is not None and noted["done"] and noted["end"] == newest.end.number
     position = None if newest is None else newest.end if is_done else newest.begin
-    return _of_table(name, TableBacklog(source, lake.tables).lag(position, now_s))
+    return _of_appends(name, TableBacklog(source, lake.tables), position, now_s)
+
+
+def _of_appends(name: str, backlog: TableBacklog, position: TablePosition | None, now_s: float) -> JobStatus:
+    status, changed = _of_table(name, backlog.lag(position, now_s)), backlog.changed(position)
+    if changed is None:
+        return status
+    version, operation = changed
+    return replace(status, problem=f"without version {version}, which is no append ({operation})")
 
 
 def _table_of(table_id: str, places: Places) -> Location | None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.figures import Lag
 from headrace_spark.base.lake_url import Location
+from headrace_spark.lake.changes import changed_by
 from headrace_spark.lake.table_log import Folders, TableLog, Tables
 from headrace_spark.lake.table_position import TablePosition
 
@@ -42,6 +43,8 @@ class TableBacklog:
         self._looked = float("-inf")  # on the monotonic clock
         self._added: dict[int, list[Added]] = {}
         """Version -> the files that it added, in the order of its log."""
+        self._changed: dict[int, str] = {}
+        """Version -> what put rows in the place of others."""
         self._first_look: tuple[int, list[Added]] = (-1, [])
         self._whole: tuple[float, list[Added]] = (float("-inf"), [])
         """When the whole table was looked at, on the monotonic clock, and its files."""
@@ -56,6 +59,15 @@ class TableBacklog:
         since_s = min((file.at_ms / 1000 for file in files), default=now_s)
         rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
         return Lag(rows, size, max(0.0, now_s - since_s))
+
+    def changed(self, position: TablePosition | None) -> tuple[int, str] | None:
+        """Return the first version behind the position that puts rows in the place of others, of which a stream that
+        takes appended rows sees none, and the operation that it was; None if there is none."""
+        if position is None:
+            return None  # what is there will be read
+        self._follow(position.version)
+        behind = [version for version in self._changed if version > position.read_version]
+        return (min(behind), self._changed[min(behind)]) if behind else None
 
     def _files(self, position: TablePosition | None) -> list[Added]:
         if position is None:
@@ -80,12 +92,15 @@ class TableBacklog:
 
     def _follow(self, since: int) -> None:
         self._added = {version: files for version, files in self._added.items() if version >= since}
+        self._changed = {version: what for version, what in self._changed.items() if version >= since}
         if monotonic() < self._looked + self._tables.look_s:
             return
         self._looked = monotonic()
         version = max(self._added, default=since - 1) + 1
         while (commit := self._tables.commit(self._table, version)) is not None:
             self._added[version] = _added(commit)
+            if (operation := changed_by(commit)) is not None:
+                self._changed[version] = operation
             version += 1
 
     def _log(self, version: int | None = None) -> TableLog:

@@ -136,6 +136,30 @@ def test_rows_leave_in_the_order_of_commits_files_and_rows(bench: Bench, since: 
     assert [packet.payload.decode() for packet in received(bench.broker, client)] == sent
 
 
+def test_rows_of_a_merge_are_refused_and_not_passed_over_without_a_word(
+    bench: Bench, journal: Writer
+) -> None:
+    """Alone, where no batch comes of it, and with appended rows behind it, whose batch would pass it."""
+    subscribe(bench.broker, "device-merge", "merge/#")
+    bench.append(0, 5, "merge")
+    bench.run()
+    bench.spark.sql(
+        f"merge into delta.`{bench.lake}/commands` old using (select 'merge/1' topic, '99' payload, 2 qos) new "
+        "on old.payload = new.payload when not matched then insert *"
+    )
+    bench.spark.sql(f"update delta.`{bench.lake}/commands` set payload = '98' where payload = '99'")
+    bench.append(5, 5, "merge")
+    for _ in range(2):
+        with pytest.raises((LakeConflict, QueryFailed), match=r"version 2 of table .* is no append"):
+            bench.run(restarts_max=0)
+    journal.write(mixed(1))
+    said = describe(pipeline_status([LocalJournal(journal.data_dir)], Lake(bench.lake)))
+    assert "without version 2, which is no append" in said
+    assert bench.run(skip_changes=True) == 6  # a MERGE that only inserts is an append
+    assert bench.payloads("device-merge") == [*range(10), 99]
+    assert bench.run() == 0
+
+
 def test_a_stop_while_the_first_batch_was_planned_harms_nothing(bench: Bench) -> None:
     subscribe(bench.broker, "device-planned", "planned/#")
     bench.append(0, 5, "planned")
