@@ -69,7 +69,7 @@ from headrace_spark.metrics.traffic import NEWER
 from headrace_spark.metrics.usage import usage_rows
 from headrace_spark.records.schema import EVENTS, arrow_schema
 from headrace_spark.source.journal import commit, journals_of, register, registered_offset
-from headrace_spark.source.journal_range import JournalRange, Ranges
+from headrace_spark.source.journal_range import ALONE, JournalRange, Place, Ranges
 from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.options import check_consumer
 from headrace_spark.source.ranges import JournalOffset
@@ -151,7 +151,11 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
             table.create()
         tables.require_unrestored()
         owner = lake.owner(JOB, tables.state.path)
-        turns = deque(begun(settings, tables, journal, owner) for journal in journals)
+        places = [Place(shard, len(journals)) for shard in range(len(journals))]
+        turns = deque(
+            begun(settings, tables, journal, owner, place)
+            for journal, place in zip(journals, places, strict=True)
+        )
         ends = {ranges.journal.uuid: ranges.position() or 0 for ranges in turns}
         progress = Progress(0, sum(ends.values()), 0, 0.0, ends=dict(ends))
         tend = tending(spark, settings.upkeep, lake, [table.path for table in tables.all])
@@ -181,9 +185,9 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         return progress
 
 
-def begun(settings: Settings, tables: Tables, journal: LogReader, owner: str) -> Ranges:
+def begun(settings: Settings, tables: Tables, journal: LogReader, owner: str, place: Place = ALONE) -> Ranges:
     """Return where the job stands in a journal, of which it is a registered consumer then. Raises LakeConflict."""
-    ranges = Ranges(JOB, journal, tables.state, (*tables.parts, tables.backlog), tables.merged)
+    ranges = Ranges(JOB, journal, tables.state, (*tables.parts, tables.backlog), tables.merged, place)
     ranges.require_together(registered_offset(journal, settings.consumer))
     start = ranges.position()
     register(journal, settings.consumer, journal.complete_offset() if start is None else start, owner)
@@ -272,7 +276,7 @@ class Work:
     def do(self) -> None:
         """Write every table, the state last."""
         files = self._tables.state.files(self._uuid)
-        sessions = Sessions(remembered(files))
+        sessions = Sessions(remembered(files), self._ranges.place)
         for rows in self._events().to_batches(_EVENTS_TOGETHER):
             for row in rows.to_pylist():
                 sessions.apply(row)

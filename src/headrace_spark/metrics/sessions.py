@@ -5,6 +5,9 @@ it numbers as a session numbers its own (decision 13). So each group is a sessio
 `$share/<name>/<filter>`, opened by its first member, subscribed to the filter, and ended with its last member. Its
 incarnation is its group id, below zero, where it cannot be taken for an offset.
 
+Of several shards, a group is at home in one (ADR 0022), and its queue is in that one's journal alone. There its members
+of other shards have stand-ins, which are members as all others and no clients: they have no connections.
+
 Sessions that began before the first range that was read are not followed. Runs on the driver.
 """
 
@@ -12,16 +15,19 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.core.homes import Homes
+from headrace.core.state.session import MEMBER_PREFIX
 from headrace.mqtt.topics import SHARE_PREFIX, split_share
 from headrace_spark.metrics.remembered import Remembered
 from headrace_spark.records.chunk import Integers
+from headrace_spark.source.journal_range import ALONE, Place
 
 FOREVER: Final = (1 << 63) - 1
 BEFORE: Final = -1
@@ -91,7 +97,9 @@ class Sessions:
     Only sessions that an event is about become objects (`met`); the others stay columns, however many they are.
     """
 
-    def __init__(self, remembered: Remembered) -> None:
+    def __init__(self, remembered: Remembered, place: Place = ALONE) -> None:
+        self._place = place
+        remembered = at_home(remembered, place)
         self.remembered = remembered
         self.met: dict[int, Session] = {}
         """Those that an event of this range is about, by incarnation."""
@@ -171,6 +179,8 @@ class Sessions:
         tenant, client_id = row["tenant"], row["client_id"]
         if session is not None and client_id is None:  # early journals name them where the session opens
             tenant, client_id = session.tenant, session.client_id
+        if is_stand_in(client_id):
+            return
         offset, at_us = row["journal_offset"], row["event_timestamp"]
         self._connect(Connection(tenant, client_id, incarnation, offset, at_us, is_new=True))
 
@@ -221,7 +231,9 @@ class Sessions:
             self._join((session.tenant, topic_filter), begin, item)
 
     def _join(self, group: Group, begin: int, item: int) -> None:
-        """Count a member of a group; with the first one the group begins."""
+        """Count a member of a group that is at home here; with the first one the group begins."""
+        if not is_at_home(group, self._place):
+            return
         self._members[group] += 1
         if self._members[group] == 1:
             number = group_of((begin << 16) + item)
@@ -242,6 +254,8 @@ class Sessions:
         subscription.until = offset
         if subscription.is_shared and session is not None:
             group = session.tenant, topic_filter
+            if not is_at_home(group, self._place):
+                return
             self._members[group] -= 1
             if not self._members[group] and group in self._groups:
                 self._end(self._groups.pop(group), offset, at_us)
@@ -249,6 +263,41 @@ class Sessions:
     def _queued(self, row: Row) -> None:
         if row["qos"] > 0 and self.session(row["incarnation"]) is not None:
             self.retained.append((row["incarnation"], row["journal_offset"], row["item"]))
+
+
+def is_stand_in(client_id: str | None) -> bool:
+    """Return whether this stands for a member of groups whose session another shard has."""
+    return client_id is not None and client_id.startswith(MEMBER_PREFIX)
+
+
+def is_at_home(group: Group, place: Place) -> bool:
+    """Return whether a group has its queue in the journal of this shard."""
+    tenant, name = group
+    if place.shards == 1 or tenant is None:  # early journals name no tenant: they are of one shard
+        return True
+    return Homes(place.shards).of_group(tenant, *split_share(name)) == place.shard
+
+
+def at_home(remembered: Remembered, place: Place) -> Remembered:
+    """Return what is remembered without the groups of other shards, which an older headrace took for ones of its own: all
+    that was published for them waited in them for good."""
+    strange = [number for group, number in groups_of(remembered).items() if not is_at_home(group, place)]
+    if not strange:
+        return remembered
+    sessions = ~np.isin(remembered.incarnations, strange)
+    subscriptions = ~np.isin(remembered.subscribers, strange)
+    return replace(
+        remembered,
+        incarnations=remembered.incarnations[sessions],
+        tenants=remembered.tenants.filter(pa.array(sessions)),
+        client_ids=remembered.client_ids.filter(pa.array(sessions)),
+        next_serials=remembered.next_serials[sessions],
+        connected_offsets=remembered.connected_offsets[sessions],
+        connected_us=remembered.connected_us[sessions],
+        subscribers=remembered.subscribers[subscriptions],
+        filters=remembered.filters.filter(pa.array(subscriptions)),
+        no_local=remembered.no_local[subscriptions],
+    )
 
 
 def members_of(remembered: Remembered) -> Counter[Group]:

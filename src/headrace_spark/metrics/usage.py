@@ -6,7 +6,9 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from headrace.core.state.session import MEMBER_PREFIX
 from headrace_spark.lake.tables import USAGE, as_dates, as_times
 from headrace_spark.metrics.settling import HOUR_US, Notes
 
@@ -51,8 +53,11 @@ def usage_rows(
 
 
 def _ended(connections: pa.RecordBatch) -> pa.Table:
-    """Return hour_us, tenant, count_all, us_sum of the connections that have ended."""
-    rows = connections.filter(connections["disconnected_timestamp"].is_valid())
+    """Return hour_us, tenant, count_all, us_sum of the connections of clients that have ended. An older headrace began
+    some for stand-ins of clients that other shards have."""
+    has_ended = connections["disconnected_timestamp"].is_valid()
+    stands_in = pc.starts_with(connections["client_id"], MEMBER_PREFIX).fill_null(False)
+    rows = connections.filter(pc.and_not(has_ended, stands_in))
     until = rows["disconnected_timestamp"].cast(pa.int64()).to_numpy()
     since = rows["connected_timestamp"].cast(pa.int64()).to_numpy()
     columns = {"hour_us": until // HOUR_US * HOUR_US, "tenant": rows["tenant"], "us": until - since}

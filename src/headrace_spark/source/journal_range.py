@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.lake_table import LakeTable
@@ -20,6 +21,17 @@ from headrace_spark.source.journal import reaches, readable_from
 from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.ranges import end_within, split
 from headrace_spark.source.reading import JournalPartition
+
+
+@dataclass(frozen=True)
+class Place:
+    """The number of the shard whose journal this is, of so many."""
+
+    shard: int
+    shards: int
+
+
+ALONE: Final = Place(0, 1)
 
 
 @dataclass(frozen=True)
@@ -50,7 +62,9 @@ class Ranges:
         last: LakeTable,
         others: Sequence[LakeTable],
         merged: Sequence[LakeTable] = (),
+        place: Place = ALONE,
     ) -> None:
+        self.place = place
         self._job = job
         self.journal = journal
         self._last = last

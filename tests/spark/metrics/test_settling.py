@@ -36,6 +36,7 @@ from headrace_spark.metrics.sessions import EVENTS_READ, KINDS, Sessions
 from headrace_spark.metrics.settling import Notes, Settling, whole_keys
 from headrace_spark.metrics.usage import MEASURES, usage_rows
 from headrace_spark.records.schema import EVENTS, arrow_schema
+from headrace_spark.source.journal_range import ALONE, Place
 from headrace_spark.source.reading import JournalPartition
 from spark.conftest import Writer
 from spark.histories import History
@@ -52,6 +53,7 @@ class Counted:
     lake: Path
     data_dir: Path
     draw: random.Random
+    place: Place = ALONE
     state: list[Path] = field(default_factory=list)
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     last: dict[tuple[str, str, str], bytes] = field(default_factory=dict)
@@ -66,7 +68,7 @@ class Counted:
             for bounds in ((start, cut), (cut, end))
             if bounds[0] < bounds[1]
         ]
-        sessions = Sessions(remembered(self.state))
+        sessions = Sessions(remembered(self.state), self.place)
         for row in in_us(events_of(partitions), "event_timestamp").to_pylist():
             if row["kind"] in KINDS:
                 sessions.apply(row)

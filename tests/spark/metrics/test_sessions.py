@@ -1,0 +1,99 @@
+"""Shared groups of several shards are counted once, where they are at home, and their members where these are."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.core.records.message import decode_batch
+from headrace.core.state.session import MEMBER_PREFIX
+from headrace_spark.metrics.sessions import Sessions, groups_of
+from headrace_spark.source.journal_range import Place
+from shard_wires import WiredShards
+from spark.conftest import Writer
+from spark.journals import Made
+from spark.metrics.test_remembered import SINCE_US, added, known, nothing, session, subscription
+from spark.metrics.test_settling import Counted, sums
+from unit.core.shards.test_group_members import member, publish, share_in
+
+SHARDS = 3
+
+
+def written(shards: WiredShards, data_dir: Path) -> list[Writer]:
+    """The journals of shards on disk."""
+    found = []
+    for number in range(SHARDS):
+        writer, made, offset = Writer(data_dir / str(number)), Made(), 0
+        for body in shards[number].journal.bodies:
+            records = decode_batch(body, offset)
+            offset += len(records)
+            for record in records:
+                made.add(record)
+        writer.write(made)
+        found.append(writer)
+    return found
+
+
+@pytest.mark.parametrize("cuts", [1, 3])
+@pytest.mark.parametrize("home", range(SHARDS))
+def test_a_group_and_its_members_are_counted_once(tmp_path: Path, home: int, cuts: int) -> None:
+    """Three members, one in each shard, of which one acknowledges nothing; the group is in one shard."""
+    shards = WiredShards(SHARDS)
+    share = share_in(shards, home)
+    members = [member(shards, number, share) for number in range(SHARDS)]
+    publish(shards, 0, [b"%d" % number for number in range(9)])
+    acknowledged = 0
+    for client in members[1:]:
+        for packet_id, *_ in client.publishes():
+            client.ack(packet_id)
+            acknowledged += 1
+    shards.carry()
+    assert 0 < acknowledged < 9
+    members[1].lose()
+    shards.carry()
+    connections: set[str | None] = set()
+    outcomes: Counter[tuple[str, ...]] = Counter()
+    backlog: Counter[str] = Counter()
+    used = Counter[str]()
+    for number, writer in enumerate(written(shards, tmp_path)):
+        end = len(writer.made.records)
+        counted = Counted(
+            tmp_path / f"lake-{number}", writer.data_dir, random.Random(1), Place(number, SHARDS)
+        )
+        bounds = [end * cut // cuts for cut in range(cuts + 1)]
+        for first, last in pairwise(bounds):
+            counted.count(first, last)
+        connections |= {client for _, client, _ in counted.connections.values()}
+        outcomes += sums(counted.rows.get("deliveries", []), "messages", "client_id", "outcome")
+        backlog.update({row["client_id"]: row["messages"] for row in counted.backlog})
+        for row in counted.rows["usage"]:
+            used.update({name: row[name] for name in ("messages_in", "messages_out", "connections")})
+    assert not any(str(client).startswith(MEMBER_PREFIX) for client in connections)
+    assert len(connections) == SHARDS + 1
+    assert outcomes == {(share, "acked"): acknowledged}
+    assert backlog == {share: 9 - acknowledged}
+    assert (used["messages_in"], used["messages_out"]) == (9, acknowledged)
+    assert used["connections"] == 1
+
+
+def test_groups_of_other_shards_that_an_older_headrace_remembered_are_forgotten() -> None:
+    shares = {share_in(WiredShards(SHARDS), home): home for home in range(SHARDS)}
+    groups = [session(-70_000 - home, 5, client_id=share) for share, home in shares.items()]
+    filters = [subscription(-70_000 - home, "a/#", 5) for home in shares.values()]
+    members = [subscription(1, share, 5) for share in shares]
+    before = known(*groups, *filters, *members, session(1, 5))
+    for home in range(SHARDS):
+        sessions = Sessions(before, Place(home, SHARDS))
+        assert list(groups_of(sessions.remembered).values()) == [-70_000 - home]
+        assert sorted(sessions.remembered.incarnations.tolist()) == [-70_000 - home, 1]
+        assert np.isin(sessions.remembered.subscribers, [-70_000 - home, 1]).all()
+        about = {"event_timestamp": SINCE_US, "journal_offset": 200, "incarnation": 1}
+        sessions.apply(about | {"kind": "session_ended"})
+        gone = [row["incarnation"] for row in added(sessions, nothing()) if row["gone"]]
+        assert sorted(gone) == [-70_000 - home, 1]
+    assert Sessions(before).remembered is before
