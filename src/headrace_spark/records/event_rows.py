@@ -141,7 +141,13 @@ def _text(value: object) -> str:
 def _retained(body: bytes, at: int, end: int) -> tuple[int, list[Row]]:
     """Return the time at which a retained message was set or cleared, and the row. Raises CorruptRecord."""
     header = MESSAGE_HEADER.unpack_from(body, at)
-    flags, timestamp_us, incarnation, expiry_s = header[2], header[4], header[5], header[6]
+    flags, timestamp_us, incarnation, expiry_s, longest = (
+        header[2],
+        header[4],
+        header[5],
+        header[6],
+        header[8],
+    )
     bounds = list(accumulate((header[7], *header[9:12]), initial=at + MESSAGE_HEADER_SIZE))
     if bounds[-1] > end:
         raise CorruptRecord("the fields of a retained message run past its record")
@@ -154,7 +160,7 @@ def _retained(body: bytes, at: int, end: int) -> tuple[int, list[Row]]:
         "incarnation": incarnation,
         "topic": topic.decode(),
         "qos": flags & FLAG_QOS,
-        "message_expiry_s": None if expiry_s == NO_EXPIRY_U32 else expiry_s,
+        "message_expiry_s": None if expiry_s == NO_EXPIRY_U32 and not longest else expiry_s,
     }
     return timestamp_us, [row | {"payload": payload, "properties": properties} if payload else row]
 

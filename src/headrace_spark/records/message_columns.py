@@ -47,7 +47,7 @@ _HEADER: Final = np.dtype(
         ("incarnation", "<i8"),
         ("message_expiry_s", "<u4"),
         ("tenant_len", "u1"),
-        ("reserved", "u1"),
+        ("longest", "u1"),
         ("client_id_len", "<u2"),
         ("topic_len", "<u2"),
         ("properties_len", "<u4"),
@@ -216,7 +216,7 @@ def record_batches(chunk: Chunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 def _expiry(messages: Messages) -> pa.Array:
     seconds = messages.headers["message_expiry_s"].astype(np.int64)
-    return pa.array(seconds, mask=seconds == NO_EXPIRY_U32)
+    return pa.array(seconds, mask=(seconds == NO_EXPIRY_U32) & (messages.headers["longest"] == 0))
 
 
 _COLUMNS: Final[dict[str, Callable[[Messages], pa.Array]]] = {

@@ -29,6 +29,7 @@ from headrace.core.records.record import (
     KIND_PROGRESS,
     KIND_QUEUE,
     KIND_STREAM,
+    LONGEST_EXPIRY,
     MESSAGE_HEADER_SIZE,
     NO_EXPIRY_U32,
     Record,
@@ -150,6 +151,8 @@ class Message(Record):
         expiry: i64 = self.message_expiry_s
         if expiry < 0:
             expiry = NO_EXPIRY_U32
+        elif expiry == NO_EXPIRY_U32:
+            expiry |= LONGEST_EXPIRY
         write_i64_le(out, length | (KIND_MESSAGE << 32) | (self.flags << 40) | (packet_id << 48))
         write_i64_le(out, self.timestamp_us)
         write_i64_le(out, self.incarnation)
@@ -464,7 +467,8 @@ class _Layout:
         self.incarnation: int = read_i64_le(body, pos + 16)
         word = read_i64_le(body, pos + 24)
         expiry: i64 = word & NO_EXPIRY_U32
-        self.expiry_s: i64 = NO_EXPIRY if expiry == NO_EXPIRY_U32 else expiry
+        is_none = expiry == NO_EXPIRY_U32 and word & LONGEST_EXPIRY == 0
+        self.expiry_s: i64 = NO_EXPIRY if is_none else expiry
         self.tenant_len: i64 = word >> 32 & 0xFF
         self.topic_at: i64 = self.origin_at + self.tenant_len + (word >> 48 & 0xFFFF)
         word = read_i64_le(body, pos + 32)

@@ -8,13 +8,14 @@ kind 1, MESSAGE, a 40-byte header and five byte strings, the last one filling th
      0 u32 length             8 u64 timestamp_us   receive time, Unix microseconds
      4 u8  kind = 1          16 u64 incarnation    of the publisher's session; 0 = the broker itself
      5 u8  flags             24 u32 message_expiry_s, 0xFFFFFFFF = none
-     6 u16 packet_id         28 u8  tenant_len     29 u8 reserved (0)   30 u16 client_id_len
+     6 u16 packet_id         28 u8  tenant_len     29 u8 longest      30 u16 client_id_len
                              32 u16 topic_len      34 u32 properties_len  38 u16 reserved (0)
     40 tenant, client id, topic (UTF-8), properties, payload
 
   flags: bits 0-1 QoS, bit 2 retain, bit 3 DUP, bit 4 published with MQTT 5, bit 5 will message,
   bit 6 of an idempotent producer (`producers`), bit 7 published as a frame: `packet_id` is then the lower half of its
-  sequence number, and the u16 at 38 the upper one. Properties are in MQTT 5
+  sequence number, and the u16 at 38 the upper one. `longest` is 1 where 0xFFFFFFFF is the interval itself, the longest
+  that MQTT has, and 0 elsewhere: a headrace of before reads both as none. Properties are in MQTT 5
   wire encoding without their length, with Topic Alias and Message Expiry Interval taken out.
 
 kind 2, EVENT: sessions, subscriptions, retained messages, wills. A 16-byte header, then a MessagePack map (`event`)::
@@ -134,6 +135,7 @@ SHORT_HEADER: Final = struct.Struct("<IBBHQ")
 MESSAGE_HEADER_SIZE: Final = 40
 SHORT_HEADER_SIZE: Final = 16
 NO_EXPIRY_U32: Final = 0xFFFFFFFF
+LONGEST_EXPIRY: Final = 1 << 40  # in the word of the expiry: the byte `longest`
 
 FLAG_QOS: Final = 0x03
 FLAG_RETAIN: Final = 0x04

@@ -85,3 +85,27 @@ def test_records_of_several_tenants_in_turn_are_each_of_their_own() -> None:
     assert [
         record.tenant for record in decode_batch(out.getvalue(), 0) if isinstance(record, Message)
     ] == names
+
+
+@pytest.mark.parametrize("expiry_s", [-1, 0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF])
+@pytest.mark.parametrize("client_id", ["", "c" * 0x8001])
+def test_every_expiry_interval_is_read_as_it_was_written(expiry_s: int, client_id: str) -> None:
+    out = BytesWriter()
+    origin = b"default" + client_id.encode()
+    sent = Message(START_US, 1, 7, 3, "default", origin, 7, b"t", b"", expiry_s, b"x")
+    sent.offset = 5
+    sent.encode_into(out)
+    sent.copy_into(out, 2)
+    for found in decode_batch(out.getvalue(), 5):
+        assert isinstance(found, Message)
+        assert (found.message_expiry_s, found.tenant, found.client_id) == (expiry_s, "default", client_id)
+
+
+def test_the_longest_interval_of_before_is_none_as_it_was() -> None:
+    out = BytesWriter()
+    Message(START_US, 1, 7, 3, "default", b"default", 7, b"t", b"", -1, b"x").encode_into(out)
+    data = out.getvalue()
+    assert data[24:30] == b"\xff\xff\xff\xff\x07\x00"
+    (found,) = decode_batch(data, 5)
+    assert isinstance(found, Message)
+    assert found.message_expiry_s == -1
