@@ -86,7 +86,7 @@ def row_of(message: Message, uuid: str, epoch: int, offset: int) -> dict[str, An
         "journal_epoch": epoch,
         "journal_offset": offset,
         "message_id": f"client:{message.tenant}/{client}/{own[0]}"
-        if own
+        if own and own[0]
         else f"journal:{uuid}:{epoch}:{offset}",
         "payload": message.payload,
         "date": received.date(),
@@ -173,7 +173,7 @@ def _drawn(draw: random.Random, n: int, tenants: int) -> Message:
         properties.correlation_data = draw.choice((None, b"", b"\x00\xff"))
         own = ("message-id", f"m-{n}")
         properties.user_properties = draw.choice(
-            ([], [own], [("a", "1"), own, ("a", "")], [("größe", "10 m²")])
+            ([], [own], [("a", "1"), own, ("a", "")], [("größe", "10 m²")], [(own[0], ""), own])
         )
     return message(
         n * draw.choice((1, 30_000_000)),
@@ -186,6 +186,6 @@ def _drawn(draw: random.Random, n: int, tenants: int) -> Message:
         will=draw.random() < 0.1,
         version=version,
         properties=properties.encode() if version == 5 else b"",
-        expiry_s=draw.choice((-1, 0, 60, 4_294_967_294)) if version == 5 else -1,
+        expiry_s=draw.choice((-1, 0, 60, 4_294_967_294, 4_294_967_295)) if version == 5 else -1,
         payload=draw.randbytes(draw.choice((0, 1, 200))),
     )

@@ -55,13 +55,14 @@ class PropertyColumns:
 
     @cached_property
     def message_ids(self) -> tuple[list[int], list[str]]:
-        """Return the rows whose publisher sent a message id of its own, and that id (the first, if it sent several)."""
+        """Return the rows whose publisher sent a message id of its own, and that id: the first, if it sent several. An
+        empty one is none, as in `headrace.core.records.message_id`."""
         rows, ids = [], []
         for row, properties in zip(self._rows.tolist(), self._decoded, strict=True):
             own = next(
                 (value for name, value in properties.user_properties if name == MESSAGE_ID_PROPERTY), None
             )
-            if own is not None:
+            if own:
                 rows.append(row)
                 ids.append(own)
         return rows, ids

@@ -3,8 +3,8 @@
 `messages`: one row for every message that the journal holds. `message_id` names a message for ever (decisions
 2 and 3), in one of two forms that cannot be mistaken for each other:
 
-    client:<tenant>/<client id>/<message-id>    the publisher sent the user property `message-id`. In the
-    client id `%`
+    client:<tenant>/<client id>/<message-id>    the publisher sent the user property `message-id`,
+                                                and not empty. In the client id `%`
                                                 and `/` are written %25 and %2F; a tenant has no `/`
     journal:<uuid>:<epoch>:<offset>             otherwise. The epoch is the one at the time of writing
 

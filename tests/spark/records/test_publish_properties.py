@@ -53,6 +53,14 @@ def test_the_first_message_id_counts() -> None:
     assert columns(3, {0: other, 2: first}).message_ids == ([2], ["m1"])
 
 
+def test_an_empty_message_id_is_none() -> None:
+    empty, several = area(None, ("message-id", "")), area(None, ("message-id", ""), ("message-id", "m2"))
+    assert columns(3, {0: empty, 1: several, 2: area(None, ("message-id", "m1"))}).message_ids == (
+        [2],
+        ["m1"],
+    )
+
+
 def test_broken_properties_are_refused() -> None:
     with pytest.raises(ProtocolError):
         columns(1, {0: b"\x03\x00\x09abc"})

@@ -1,8 +1,8 @@
 """The global message id in 16 bytes (decision 3): the MD5 of its text, which Spark's `md5` makes of `message_id` too.
 
 The text is `client:<tenant>/<client id>/<id>` where the publisher gave an id of its own, as the user property
-`message-id`, else `journal:<uuid>:<epoch>:<offset>`. Both stand for the same message for ever, however often it is
-delivered. MD5 is no secret here: it spreads texts over 128 bits.
+`message-id` that is not empty, else `journal:<uuid>:<epoch>:<offset>`. Both stand for the same message for ever, however
+often it is delivered. MD5 is no secret here: it spreads texts over 128 bits.
 """
 
 from __future__ import annotations
@@ -94,8 +94,9 @@ class JournalName:
 
 
 def own_id(message: Message) -> bytes | None:
-    """Return the id that the publisher gave, None where it gave none."""
-    return user_property(message.properties, ID_PROPERTY) if message.properties else None
+    """Return the id that the publisher gave, None where it gave none. An empty one is none: it would be that of all
+    messages of a publisher whose field is empty."""
+    return (user_property(message.properties, ID_PROPERTY) or None) if message.properties else None
 
 
 def _text_of(message: Message, own: bytes) -> bytes:

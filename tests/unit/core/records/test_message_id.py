@@ -39,11 +39,15 @@ def test_without_an_id_of_its_own_it_is_that_of_journal_and_offset() -> None:
     [
         ("door", "m-1", "client:default/door/m-1"),
         ("a/b%c", "é", "client:default/a%2Fb%25c/é"),
-        ("door", "", "client:default/door/"),
+        ("door", "x" * 65_535, "client:default/door/" + "x" * 65_535),
     ],
 )
 def test_an_id_of_the_publisher_counts_for_its_client(client_id: str, own: str, text: str) -> None:
     assert NAME.id_of(published(client_id, own)) == md5(text)
+
+
+def test_an_empty_id_is_none_and_the_message_is_called_by_its_place() -> None:
+    assert NAME.id_of(published("door", "")) == md5(f"journal:{JOURNAL}:77")
 
 
 def test_a_message_has_the_epoch_that_it_was_written_in() -> None:
