@@ -150,10 +150,13 @@ class Door:
 
     def ack_all(self) -> None:
         """Acknowledge all that its own device has got."""
-        ids = [one.message_id for one in self.answers.got]
+        self.ack_ids([one.message_id for one in self.answers.got])
+        assert self.told(self.own)[-1] == (ACK, 0)
+
+    def ack_ids(self, ids: list[bytes]) -> None:
+        """Acknowledge these messages."""
         self.frames.receive_data(encode_frame(2, ACK, self.own, ack_body(self.topic, b"c", ids)))
         self.node.carry()
-        assert self.told(self.own)[-1] == (ACK, 0)
 
     def writable(self) -> None:
         """The client has read what was sent."""

@@ -29,6 +29,7 @@ from headrace.services.laggards import Laggards
 from headrace.services.latencies import HistogramCollector, LatencyHistograms
 from headrace.services.metrics import BuildCollector, ReadsCollector, registry
 from headrace.services.process_metrics import ProcessFigures
+from headrace.services.removals import Removals
 from headrace.services.watchdog import Watchdog
 from headrace.shard import OwnedShard
 from headrace.workers.handover import HandOver
@@ -66,7 +67,7 @@ def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[
         JournalRoutes(parts.directories, tokens).mount(),
         *TraceRoutes(parts.doors.tracing, Tokens(tokens)).routes(),
         *ClientRoutes(Laggards([broker.fold for broker in worker.brokers]), Tokens(tokens)).routes(),
-        *ClusterRoutes(rows, Tokens(tokens)).routes(),
+        *ClusterRoutes(rows, Removals(worker.brokers), Tokens(tokens)).routes(),
     ]
     return application(not_ready, collectors, routes, refresh)
 

@@ -75,6 +75,18 @@ class NotReadableNow(HeadraceError):
     retry_helps = True
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
+class NotThere(HeadraceError):
+    """What somebody asks for by its name is not there. The message has the name."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class InUse(HeadraceError):
+    """What somebody wants to remove is in use. The message says by whom."""
+
+    retry_helps = True
+
+
 def forget_calls(error: BaseException | None) -> None:
     """Have an error, and those that it came from, refer no more to the calls which raised them, once it has been told.
 

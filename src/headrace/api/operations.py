@@ -8,15 +8,23 @@
 
     GET    /v1/clusters?tenant=T&topic=FILTER&cluster=C&limit=N&from=PLACE   {"rows", "next"}: topic queues and consumer
                                                                              clusters; `from` is `next` of the page before
+    GET    /v1/queues?tenant=T&topic=FILTER&limit=N&from=PLACE               the same, a row for each queue
+    DELETE /v1/clusters?tenant=T&topic=TOPIC&cluster=C                       removes a cluster that nobody reads
+    DELETE /v1/queues?tenant=T&topic=TOPIC&force=true                        removes a queue with its clusters
 
-Traces want a bearer token with the role `operate`, the lists one with `read` (`tokens`). Runs on the loop; the tokens are
+Topics and names are in the query, percent-encoded once: it is decoded once here, and no proxy between makes one slash of
+two there, or ends a part of the path at %2F. Traces and DELETE want a bearer token with the role `operate`, the lists one
+with `read` (`tokens`). Runs on the loop; the tokens are
 read on a thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Annotated
+from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.requests import Request
@@ -25,13 +33,18 @@ from starlette.routing import Route
 
 from headrace.api.problem import problem
 from headrace.api.tokens import OPERATE, READ, Answer, Tokens, guarded
-from headrace.mqtt.topics import filter_error
+from headrace.core.inbound.consuming import CLUSTER_BYTES_MAX
+from headrace.core.ports.identity import DEFAULT_TENANT
+from headrace.errors import InUse, NotThere
+from headrace.mqtt.topics import filter_error, valid_topic
 from headrace.services.cluster_rows import LIMIT_MAX as ROWS_MAX
 from headrace.services.cluster_rows import Place, ShardRows, Wanted
 from headrace.services.laggards import LIMIT_MAX, Laggards
+from headrace.services.removals import NotDurable, Removals
 from headrace.services.tracing import InvalidTrace, Tracing
 
 _DIGITS_MAX = 20
+_REMOVED = (("tenant", DEFAULT_TENANT), ("topic", ""))
 
 
 class TraceRequest(msgspec.Struct, frozen=True):
@@ -98,19 +111,90 @@ class ClientRoutes:
 
 
 class ClusterRoutes:
-    """The endpoint that lists topic queues and consumer clusters."""
+    """The endpoints that list topic queues and consumer clusters, and remove them."""
 
-    def __init__(self, rows: ShardRows, tokens: Tokens) -> None:
+    def __init__(self, rows: ShardRows, removals: Removals, tokens: Tokens) -> None:
         self._rows = rows
+        self._removals = removals
         self._tokens = tokens
 
     def routes(self) -> list[Route]:
-        return [Route("/v1/clusters", guarded(self._tokens, READ, self._page))]
+        def route(path: str, role: str, answer: Answer, method: str) -> Route:
+            return Route(path, guarded(self._tokens, role, answer), methods=[method])
 
-    async def _page(self, request: Request, _body: bytes) -> Response:
+        return [
+            route("/v1/clusters", READ, self._clusters, "GET"),
+            route("/v1/queues", READ, self._queues, "GET"),
+            route("/v1/clusters", OPERATE, self._remove_cluster, "DELETE"),
+            route("/v1/queues", OPERATE, self._remove_queue, "DELETE"),
+        ]
+
+    async def _clusters(self, request: Request, _body: bytes) -> Response:
+        _check_names(request, {"tenant", "topic", "cluster", "limit", "from"})
+        return await self._page(request, _wanted(request))
+
+    async def _queues(self, request: Request, _body: bytes) -> Response:
+        _check_names(request, {"tenant", "topic", "limit", "from"})
+        return await self._page(request, replace(_wanted(request), whole=True))
+
+    async def _remove_cluster(self, request: Request, _body: bytes) -> Response:
+        _check_names(request, {"tenant", "topic", "cluster"})
+        tenant, topic = _exactly(request)
+        name = request.query_params.get("cluster", "")
+        if not 0 < len(name.encode("utf-8")) <= CLUSTER_BYTES_MAX:
+            raise ValueError(f"cluster: it needs 1 to {CLUSTER_BYTES_MAX} bytes")
+        return await _answer(self._removals.cluster(tenant, topic, name))
+
+    async def _remove_queue(self, request: Request, _body: bytes) -> Response:
+        _check_names(request, {"tenant", "topic", "force"})
+        tenant, topic = _exactly(request)
+        force = request.query_params.get("force", "false")
+        if force not in ("true", "false"):
+            raise ValueError(f"force: {force} is neither true nor false")
+        return await _answer(self._removals.queue(tenant, topic, force == "true"))
+
+    async def _page(self, request: Request, wanted: Wanted) -> Response:
         limit = _limit(request, ROWS_MAX, ROWS_MAX)
-        rows, following = await self._rows.page(_wanted(request), limit, _place(request))
+        rows, following = await self._rows.page(wanted, limit, _place(request))
         return JSONResponse({"rows": rows, "next": None if following is None else str(following)})
+
+
+async def _answer(removed: Awaitable[dict[str, object]]) -> Response:
+    """Return what was removed, or why it was not as a problem document."""
+    try:
+        return JSONResponse(await removed)
+    except NotThere as error:
+        return problem(HTTPStatus.NOT_FOUND, str(error))
+    except InUse as error:
+        return problem(HTTPStatus.CONFLICT, str(error))
+    except NotDurable as error:
+        return problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+
+
+def _check_names(request: Request, known: set[str]) -> None:
+    """Raise ValueError where a parameter has a name that there is none of, or comes twice, or the query is no UTF-8: what
+    is removed is not guessed."""
+    raw = request.url.query
+    try:
+        names = [name for name, _ in parse_qsl(raw, keep_blank_values=True, errors="strict")]
+    except UnicodeDecodeError:
+        raise ValueError("the query is no UTF-8, percent-encoded") from None
+    unknown = set(names) - known
+    if unknown:
+        raise ValueError(f"{min(unknown)}: there is no such parameter")
+    for name in known:
+        if names.count(name) > 1:
+            raise ValueError(f"{name}: it is given twice")
+
+
+def _exactly(request: Request) -> tuple[str, str]:
+    """Return tenant and topic of what is to be removed. Raises ValueError, with the name of the parameter."""
+    tenant, topic = (request.query_params.get(name, usual) for name, usual in _REMOVED)
+    if tenant == "":
+        raise ValueError("tenant: it is empty")
+    if not valid_topic(topic.encode("utf-8")):
+        raise ValueError("topic: it is no topic name: what is removed is named exactly, without wildcards")
+    return tenant, topic
 
 
 def _limit(request: Request, usual: int, most: int) -> int:
@@ -125,9 +209,6 @@ def _limit(request: Request, usual: int, most: int) -> int:
 def _wanted(request: Request) -> Wanted:
     """Return which clusters a request asks for. Raises ValueError, with the name of the parameter."""
     given = request.query_params
-    unknown = set(given) - {"tenant", "topic", "cluster", "limit", "from"}
-    if unknown:
-        raise ValueError(f"{min(unknown)}: there is no such parameter")
     wrong = filter_error(given["topic"]) if "topic" in given else ""
     if wrong:
         raise ValueError(f"topic: {wrong}")

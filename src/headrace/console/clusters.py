@@ -16,12 +16,15 @@ HEADER = _LINE.format(
 )
 
 
-def rows(admin: AdminClient, wanted: Mapping[str, str | None]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of `GET /v1/clusters` for these parameters, all pages. Raises Unreachable, Refused."""
+def rows(
+    admin: AdminClient, wanted: Mapping[str, str | None], what: str = "clusters"
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of `GET /v1/clusters`, or of `/v1/queues`, for these parameters, all pages. Raises Unreachable,
+    Refused."""
     asked = {name: value for name, value in wanted.items() if value is not None}
     following: str | None = ""
     while following is not None:
-        page = admin.get(f"/v1/clusters?{urlencode(asked | ({'from': following} if following else {}))}")
+        page = admin.get(f"/v1/{what}?{urlencode(asked | ({'from': following} if following else {}))}")
         yield from page["rows"]
         following = page["next"]
 

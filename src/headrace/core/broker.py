@@ -26,6 +26,7 @@ from headrace.core.outbound.clusters import Clusters
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.drop_events import DropEvents
 from headrace.core.outbound.group_delivery import SharedDelivery
+from headrace.core.outbound.removing import Removing
 from headrace.core.outbound.retained_replay import RetainedReplay
 from headrace.core.outbound.routing import Router
 from headrace.core.outbound.system_topics import SystemTopics
@@ -66,6 +67,7 @@ from headrace.core.state.packet_ids import PacketIds
 from headrace.core.state.session import Session, session_of
 from headrace.core.state.state import Fold
 from headrace.core.state.tenant import Tenant
+from headrace.core.state.topic_queues import ENDINGS
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import (
@@ -117,6 +119,7 @@ class Broker(BatchListener):
         self.acknowledging = Acknowledging(self.commit, self.delivery, self.sharing)
         self.subscribing = Subscribing(self.commit, self.retained, testimony, worker)
         self.clusters = Clusters(self.fold, self.commit, journal, self.delivery.spilling, self.timers, worker)
+        self.removing = Removing(self.fold, self.clusters, self.commit, worker)
         consuming = Consuming(shard, self.fold, self.commit, self.clusters, worker)
         self.devices = Devices(self.fold, self.commit, self.sessions, self.publishing, consuming, worker)
         self.journal_failed: Callable[[BaseException], None] | None = None
@@ -249,10 +252,17 @@ class Broker(BatchListener):
         if record.kind == KIND_COPY:
             return self._apply_copy(cast(Copy, record))
         if record.kind == KIND_QUEUE:
-            self.fold.queues.apply(cast(QueueRecord, record))
+            self._apply_of_queues(cast(QueueRecord, record))
         elif record.kind != KIND_GIVEN:
             self.fold.streams.apply(cast(StreamRecord, record))
         return 0
+
+    def _apply_of_queues(self, record: QueueRecord) -> None:
+        if record.subkind not in ENDINGS:
+            self.fold.queues.apply(record)
+            return
+        for tenant, reason, count in self.fold.queues.end(record):
+            self.fold.tenant(tenant).count_drop(reason, count)
 
     def end_part(self) -> None:
         """End a part of a batch: what the next part has for the same connections leaves in one write with this one,

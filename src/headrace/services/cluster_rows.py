@@ -50,12 +50,32 @@ class ClusterRow:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A queue. `messages` and `bytes` are what it keeps, read or not; of these some cluster has not finished
+    `unfinished`. `clusters` read it, with so many `consumers` in all. `oldest_s` is the age of the oldest message that is
+    kept, None where there is none or it cannot be read now. `user` and `device` have begun it, "" where nobody did."""
+
+    tenant: str
+    topic: str
+    messages: int
+    bytes: int
+    clusters: int
+    consumers: int
+    unfinished: int
+    oldest_s: float | None
+    user: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
-    """A choice of rows: those of a tenant, of topics that a topic filter matches, of clusters of one name; "" is any."""
+    """A choice of rows: those of a tenant, of topics that a topic filter matches, of clusters of one name; "" is any.
+    `whole`: a row for each queue, instead of one for each cluster."""
 
     tenant: str = ""
     topics: str = ""
     cluster: str = ""
+    whole: bool = False
 
     def has(self, queue: TopicQueue) -> bool:
         if self.tenant and queue.tenant != self.tenant:
@@ -118,8 +138,10 @@ class ClusterRows:
         for seen, (queue, cluster, behind) in enumerate(self._walk(wanted, place), 1):
             work += 1
             if queue is not None:
-                found.append(asdict(self._row(queue, cluster)))
-                work += _ROW_WORK + (0 if cluster is None else _unfinished(cluster) // _ROW_WORK)
+                row = self._whole(queue) if wanted.whole else self._row(queue, cluster)
+                found.append(asdict(row))
+                read = queue.clusters.values() if wanted.whole else [] if cluster is None else [cluster]
+                work += _ROW_WORK + sum([_unfinished(one) // _ROW_WORK + 1 for one in read])
             if len(found) >= limit or seen >= LOOKED_AT_MAX:
                 return found, behind
             if work >= WORK:
@@ -138,13 +160,28 @@ class ClusterRows:
             queue = self._queues.by_id.get(number)
             if queue is None or not wanted.has(queue):
                 yield None, None, after
-            elif not queue.clusters:
+            elif wanted.whole or not queue.clusters:
                 yield None if wanted.cluster else queue, None, after
             else:
                 begun = place.cluster if number == place.queue else -1
                 for cluster in _behind(queue, begun):
                     named = not wanted.cluster or cluster.name == wanted.cluster.encode("utf-8")
                     yield queue if named else None, cluster, Place(number, cluster.cluster_id)
+
+    def _whole(self, queue: TopicQueue) -> QueueRow:
+        consumers = sum([self._clusters.consumers_of(cluster) for cluster in queue.clusters.values()])
+        return QueueRow(
+            queue.tenant,
+            queue.topic.decode("utf-8"),
+            queue.count,
+            int(queue.bytes),
+            len(queue.clusters),
+            consumers,
+            queue.unfinished(),
+            self._age(queue, int(queue.first)),
+            queue.maker.user,
+            queue.maker.device,
+        )
 
     def _row(self, queue: TopicQueue, cluster: Cluster | None) -> ClusterRow:
         topic = queue.topic.decode("utf-8")

@@ -130,6 +130,9 @@ class Overview:
             JournalRoutes(directories, tokens).mount(),
             _route("/v1/clients/behind", self._behind, "GET"),
             _route("/v1/clusters", self._clusters, "GET"),
+            _route("/v1/queues", self._clusters, "GET"),
+            _route("/v1/clusters", self._remove, "DELETE"),
+            _route("/v1/queues", self._remove, "DELETE"),
             _route("/v1/traces", self._begin, "POST"),
             _route("/v1/traces/{id}", self._take, "GET"),
             _route("/v1/traces/{id}", self._end, "DELETE"),
@@ -184,6 +187,15 @@ class Overview:
             return answer.response()
         found = answer.json()
         return JSONResponse({"rows": found["rows"], "next": self._following(shard, found["next"])})
+
+    async def _remove(self, request: Request, _body: bytes) -> Response:
+        """Ask all workers: one of them has the queue, and its answer counts; the others have it not. Where one of them is
+        away, what none of the others has may be there."""
+        url = f"{request.url.path}{_query(request)}"
+        found = await self._asked(request, "DELETE", [url] * len(self._paths))
+        known = [answer for answer in found if answer.status != HTTPStatus.NOT_FOUND]
+        known.sort(key=lambda answer: answer.status == HTTPStatus.SERVICE_UNAVAILABLE)
+        return (known or found)[0].response()
 
     def _following(self, shard: int, following: str | None) -> str | None:
         """Return where the page behind one of this shard begins."""

@@ -74,10 +74,10 @@ class Queues:
         assert isinstance(guest.voice, Silent)
         return [draught.message_id for draught in guest.voice.got]
 
-    def all(self, limit: int = 1000, **wanted: str) -> list[dict[str, Any]]:
+    def all(self, limit: int = 1000, **wanted: Any) -> list[dict[str, Any]]:
         return asyncio.run(self.pages(limit, **wanted))
 
-    async def pages(self, limit: int, **wanted: str) -> list[dict[str, Any]]:
+    async def pages(self, limit: int, **wanted: Any) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         place: Place | None = Place()
         while place is not None:

@@ -127,3 +127,38 @@ def test_what_is_no_trace_is_over(runtime: Path, method: str, name: str) -> None
     with node(runtime) as path:
         answer = ask(path, method, f"/v1/traces/{name}", "Bearer secret", b"", PATIENCE_S)
         assert (answer.status, answer.json()["detail"]) == (HTTPStatus.NOT_FOUND, "this trace is over")
+
+
+def _says(status: int, asked: list[str]) -> Route:
+    """A worker's answer to a removal, and what it was asked."""
+
+    async def endpoint(request: Request) -> Response:
+        asked.append(f"{request.scope['raw_path'].decode()}?{request.url.query}")
+        return JSONResponse({"said": status}, status)
+
+    return Route("/v1/queues", endpoint, methods=["DELETE"])
+
+
+@pytest.mark.parametrize(
+    ("statuses", "answer"),
+    [
+        ((404, 200), 200),
+        ((200, 404), 200),
+        ((404, 409), 409),
+        ((404, 404), 404),
+        ((403, 403), 403),
+        ((None, 200), 200),
+        ((None, 404), 503),
+    ],
+)
+def test_the_worker_that_has_a_queue_removes_it_and_one_that_is_away_may_have_it(
+    runtime: Path, statuses: tuple[int | None, ...], answer: int
+) -> None:
+    asked: list[str] = []
+    with ExitStack() as stack:
+        for index, status in enumerate(statuses):
+            if status is not None:
+                stack.enter_context(worker(runtime, index, _says(status, asked)))
+        path = stack.enter_context(node(runtime))
+        assert ask(path, "DELETE", "/v1/queues?topic=a%2F%252Fb&force=true").status == answer
+    assert asked == ["/v1/queues?topic=a%2F%252Fb&force=true"] * (len(statuses) - statuses.count(None))

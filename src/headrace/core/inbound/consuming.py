@@ -203,6 +203,8 @@ class Consuming(Requests):
         if not code:
             code = self._make(tenant, topic, name, maker)
         guest.joining += 1
+        if not code:
+            self.clusters.joins(tenant.name, topic, name, 1)
         self._commit.defer(_Joined(self, guest, sn, topic, name, code))
 
     def refusal(self, link: Link, topic: bytes, name: bytes) -> int:
@@ -272,6 +274,8 @@ class Consuming(Requests):
     def joined(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, code: int) -> None:
         """Answer a JOIN: the cluster is there, or `code` says why it is not."""
         guest.joining -= 1
+        if not code:
+            self.clusters.joins(self._fold.tenant_of(guest.link).name, topic, name, -1)
         if guest.link.closed:
             return
         cluster = self._found(guest, topic, name)
@@ -309,7 +313,8 @@ class Consuming(Requests):
         code = self.refusal(guest.link, topic, name)
         if not code:
             cluster = self._found(guest, topic, name)
-            if cluster is None or not self.clusters.ack(cluster, ids):
+            is_there = cluster is not None and not self.clusters.unused.ends(cluster)
+            if cluster is None or not is_there or not self.clusters.ack(cluster, ids):
                 code = rc.PACKET_IDENTIFIER_NOT_FOUND
         if code:
             self._fold.tenant_of(guest.link).counters.refuse("ack", code)

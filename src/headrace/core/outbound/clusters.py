@@ -144,6 +144,8 @@ class Clusters(Readers):
         self._live: dict[Cluster, _Live] = {}
         self._used: dict[int, Cluster] = {}  # of those in `_live`, by number
         self._changed: dict[TopicQueue, None] = {}  # messages have come
+        # By tenant and topic: names of clusters, and how many JOINs to each are on their way
+        self._joining: dict[tuple[str, bytes], dict[bytes, int]] = {}
 
     def live(self, cluster: Cluster) -> _Live:
         found = self._live.get(cluster)
@@ -164,6 +166,25 @@ class Clusters(Readers):
     def consumers_of(self, cluster: Cluster) -> int:
         live = self._live.get(cluster)
         return 0 if live is None else len(live.consumers)
+
+    def joins(self, tenant: str, topic: bytes, name: bytes, more: int) -> None:
+        """Note that so many JOINs more are on their way to a cluster, or fewer."""
+        found = self._joining.setdefault((tenant, topic), {})
+        found[name] = found.get(name, 0) + more
+        if found[name] <= 0:
+            del found[name]
+        if not found:
+            del self._joining[(tenant, topic)]
+
+    def is_joined(self, queue: TopicQueue, cluster: Cluster | None = None) -> bool:
+        found = self._joining.get((queue.tenant, queue.topic), {})
+        return len(found) > 0 if cluster is None else cluster.name in found
+
+    def readers(self, cluster: Cluster, most: int) -> list[str]:
+        """Return the client ids of some of the consumers of a cluster."""
+        live = self._live.get(cluster)
+        consumers = [] if live is None else list(live.consumers)[:most]
+        return [consumer.voice.device(consumer.sn) for consumer in consumers]
 
     def attendance(self, cluster: Cluster) -> Attendance:
         """Tell who reads a cluster now, and how fast."""

@@ -54,6 +54,8 @@ class Trimming:
     def keep_limits(self, queue: TopicQueue) -> None:
         """Drop what comes first while a queue holds more messages or bytes than it may, some at a time."""
         settings = self._settings
+        if self._is_ending(queue):
+            return
         for _ in range(_DROPPED_AT_ONCE):
             if 0 < settings.queue_messages_max < queue.count:
                 self._drop_first(queue, DROP_LIMIT)
@@ -61,6 +63,11 @@ class Trimming:
                 self._drop_first(queue, DROP_BYTES_LIMIT)
             else:
                 return
+
+    def _is_ending(self, queue: TopicQueue) -> bool:
+        """Return whether the record of its end is on its way, and what it holds is what that finds: a replay has no
+        records behind that."""
+        return self.unused is not None and queue.queue_id in self.unused.ending
 
     def _drop_first(self, queue: TopicQueue, reason: int) -> None:
         trimmed = self._trimmed.setdefault(queue, {})
@@ -106,7 +113,7 @@ class Trimming:
             if work <= 0 or not self._aging:
                 break
             queue = self._fold.queues.by_id.get(self._aging.popleft())
-            if queue is None:
+            if queue is None or self._is_ending(queue):
                 continue
             first: i64 = queue.first
             queue.settle()
@@ -134,7 +141,7 @@ class Trimming:
             return work
         for queue in sorted(queues, key=_size, reverse=True):
             cost: i64 = 1 + len(queue.clusters)
-            while total > most and queue.count and work < _AGING_WORK:
+            while total > most and queue.count and work < _AGING_WORK and not self._is_ending(queue):
                 if not wanted and queue.wanted(queue.first):
                     break
                 total -= queue.bytes

@@ -28,6 +28,10 @@ class Readers:
         """Return how many consumers a cluster has now."""
         raise NotImplementedError
 
+    def is_joined(self, queue: TopicQueue, cluster: Cluster | None = None) -> bool:
+        """Return whether a JOIN is on its way, to this cluster or to any of a queue, also to one that is not there."""
+        raise NotImplementedError
+
     def forget(self, number: int) -> None:
         """Let go of what is known of a cluster that has ended."""
         raise NotImplementedError
@@ -77,7 +81,8 @@ class Unused:
         """Return whether nobody reads a cluster, and one that is made anew would get what it would have got."""
         if cluster.has_begun() or (cluster.queue.count and self._settings.cluster_start_us):
             return False
-        return self._readers.consumers_of(cluster) == 0
+        is_joined = self._readers.is_joined(cluster.queue, cluster)
+        return self._readers.consumers_of(cluster) == 0 and not is_joined
 
     def _end(self, subkind: int, number: int) -> None:
         if number in self.ending:
@@ -85,6 +90,10 @@ class Unused:
         self._commit.append(number_record(subkind, self._clock.now_us, [number]))
         self._commit.defer(_Ended(self, number))
         self.ending.add(number)
+
+    def ends(self, cluster: Cluster) -> bool:
+        """Return whether the record of a cluster's end is on its way: what it has finished is what that finds."""
+        return cluster.cluster_id in self.ending
 
     def ended(self, number: int) -> None:
         """Note that the record of an end has taken effect."""

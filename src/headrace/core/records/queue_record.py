@@ -8,14 +8,16 @@ packed u64::
   1 device owned, a map: t tenant, c client id, u the user whom the device belongs to
   2 queue opened, a map: t tenant, topic, u the user and c the client id of who has begun it; its offset << 16 | 0xFFFF
     is the queue's number
-  3 queue closed: queue
+  3 queue closed: queue, (reason, for what some cluster had not finished where this record takes effect)
   4 cluster made, a map: t tenant, topic, name, u and c as above, at the serial number of its first message (0: the
     oldest one, -1: the next one); its offset is the cluster's number
   5 acknowledged: cluster, serial*        6 sent_limit: cluster, limit
   7 trimmed: queue, serial of the oldest message that is kept, (reason, messages that some cluster had not finished)*
   8 dropped: cluster, serial, reason
-  9 cluster ended, which nobody has used: cluster
+  9 cluster ended: cluster, (reason, as in 3, where somebody has removed it; else nobody has used it)
  10 queue unused: queue, which ends if it is empty and has no cluster where this record takes effect
+ 11 queue removed: queue, which ends unless a cluster has something to finish where this record takes effect; 3 says that
+    it has, to readers that keep no messages
 References of a queue are in pages as those of a shared group (`backlog`).
 """
 
@@ -47,6 +49,7 @@ QUEUE_TRIMMED: Final = 7
 CLUSTER_DROPPED: Final = 8
 CLUSTER_ENDED: Final = 9
 QUEUE_UNUSED: Final = 10
+QUEUE_REMOVED: Final = 11
 QUEUE_NUMBER_SHIFT: Final = 16
 
 _encode_map: Final = msgspec.msgpack.Encoder()

@@ -111,6 +111,7 @@ DROP_UNREADABLE: Final = 10
 DROP_NOT_ACCEPTED: Final = 11
 DROP_RETAINED_LIMIT: Final = 12
 DROP_TENANT_BYTES_LIMIT: Final = 13
+DROP_REMOVED: Final = 14
 DROP_REASONS: Final = {
     DROP_LIMIT: "backlog_limit",
     DROP_EXPIRED: "expired",
@@ -125,6 +126,7 @@ DROP_REASONS: Final = {
     DROP_NOT_ACCEPTED: "not_accepted",
     DROP_RETAINED_LIMIT: "retained_limit",
     DROP_TENANT_BYTES_LIMIT: "tenant_backlog_bytes_limit",
+    DROP_REMOVED: "removed",
 }
 
 # QoS 0 to who is not there is tried once, as it should be: no event tells of it.

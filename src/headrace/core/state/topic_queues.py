@@ -26,6 +26,7 @@ from headrace.core.records.queue_record import (
     CLUSTER_MADE,
     QUEUE_CLOSED,
     QUEUE_OPENED,
+    QUEUE_REMOVED,
     QUEUE_TRIMMED,
     QUEUE_UNUSED,
     QueueRecord,
@@ -39,6 +40,7 @@ from headrace.errors import CorruptRecord
 
 UNREADABLE_NOW: Final = 0
 NO_REFERENCE: Final = -1
+ENDINGS: Final = (QUEUE_CLOSED, CLUSTER_ENDED, QUEUE_UNUSED, QUEUE_REMOVED)
 _ROW: Final = 6
 _SIZE_MAX: Final = 0xFFFFFFFF
 
@@ -285,6 +287,19 @@ class TopicQueue:
         """Return whether some cluster has not finished this message."""
         return any(not cluster.has_finished(serial) for cluster in self.clusters.values())
 
+    def unfinished(self) -> int:
+        """Return how many messages some cluster has not finished: all from the place of the last cluster on, and those
+        before it that others have begun."""
+        if not self.clusters:
+            return 0
+        clusters = self.clusters.values()
+        low: i64 = max(self.first, min([cluster.next for cluster in clusters]))
+        begun: set[int] = set()
+        for cluster in clusters:
+            begun.update([serial for serial in cluster.in_flight if self.first <= serial < low])
+            begun.update([serial for serial in cluster.returned if self.first <= serial < low])
+        return int(self.next_serial - low) + len(begun) + len(self.owed)
+
     def oldest_page(self) -> tuple[int, int]:
         """Return (messages, offset of the newest one) of the oldest page; (0, 0) if there is none."""
         behind = self.behind
@@ -399,6 +414,10 @@ class TopicQueues:
             if self.wanted is not None:
                 self.wanted.add(tenant, topic.decode("utf-8"))
 
+    def find(self, tenant: str, topic: bytes) -> TopicQueue | None:
+        """Return the queue of a topic, if there is one; nothing is made of a tenant that nobody knows."""
+        return self._by_topic.get(tenant, {}).get(topic)
+
     def closed(self, queue: TopicQueue) -> None:
         """Forget the queue of a topic that has none any more."""
         held = self.of_tenant(queue.tenant).pop(queue.topic, None)
@@ -437,8 +456,8 @@ class TopicQueues:
         return cluster
 
     def apply(self, record: QueueRecord) -> Cluster | None:
-        """Apply a record that takes effect when it is durable: a queue is opened, or ends since nobody has used it, or a
-        cluster does, or is made, which is returned."""
+        """Apply a record that takes effect when it is durable: a queue is opened, or a cluster is made, which is
+        returned."""
         if record.subkind == QUEUE_OPENED:
             fields = record.fields()
             number = queue_number(record.offset)
@@ -454,29 +473,45 @@ class TopicQueues:
                 cluster = self.made(queue, name, record.offset, at, maker_from(fields))
                 cluster.used_us = max(cluster.used_us, record.timestamp_us)
                 return cluster
-        elif record.subkind == CLUSTER_ENDED:
-            ended = self.clusters.get(record.numbers()[0])
-            if ended is not None:
-                self.ended(ended)
-        elif record.subkind == QUEUE_UNUSED:
-            unused = self.by_id.get(record.numbers()[0])
-            if unused is not None and not unused.clusters and unused.count == 0:
-                self.closed(unused)
         return None
+
+    def end(self, record: QueueRecord) -> list[tuple[str, int, int]]:
+        """Apply a record of `ENDINGS`, where it stands among messages. Returns (tenant, reason, messages) of what is
+        lost by it."""
+        numbers = record.numbers()
+        if record.subkind == CLUSTER_ENDED:
+            cluster = self.clusters.get(numbers[0])
+            if cluster is None:
+                return []
+            lost = int(cluster.lag()) + len(cluster.queue.owed)
+            self.ended(cluster)
+            return _lost(cluster.queue.tenant, numbers, lost)
+        queue = self.by_id.get(numbers[0])
+        if queue is None or queue.applied >= record.offset:
+            return []
+        lost = queue.unfinished()
+        if record.subkind == QUEUE_UNUSED and (queue.clusters or queue.count):
+            return []
+        if record.subkind == QUEUE_REMOVED and lost:
+            return []
+        self.closed(queue)
+        return _lost(queue.tenant, numbers, lost)
 
     def replay(self, record: QueueRecord) -> list[tuple[str, int, int]]:
         """Apply any record of theirs. Returns (tenant, reason, messages) of what it says was dropped."""
         subkind = record.subkind
-        if subkind in (QUEUE_OPENED, CLUSTER_MADE, CLUSTER_ENDED, QUEUE_UNUSED):
+        if subkind in (QUEUE_OPENED, CLUSTER_MADE):
             self.apply(record)
             return []
+        if subkind in ENDINGS:
+            return self.end(record)
         numbers = record.numbers()
-        if subkind in (QUEUE_TRIMMED, QUEUE_CLOSED):
+        if subkind == QUEUE_TRIMMED:
             queue = self.by_id.get(numbers[0])
             if queue is None or queue.applied >= record.offset:
                 return []
             queue.used_us = max(queue.used_us, record.timestamp_us)
-            return self._replay_on_queue(queue, subkind, numbers)
+            return _trimmed(queue, numbers)
         cluster = self.clusters.get(numbers[0])
         if cluster is None or cluster.queue.applied >= record.offset:
             return []
@@ -490,17 +525,19 @@ class TopicQueues:
             return [(cluster.queue.tenant, numbers[2], 1)]
         return []
 
-    def _replay_on_queue(
-        self, queue: TopicQueue, subkind: int, numbers: array[int]
-    ) -> list[tuple[str, int, int]]:
-        if subkind == QUEUE_CLOSED:
-            self.closed(queue)
-            return []
-        if numbers[1] <= queue.first:
-            return []
-        queue.trim(numbers[1])
-        return [(queue.tenant, numbers[at], numbers[at + 1]) for at in range(2, len(numbers), 2)]
-
     def restart(self) -> None:
         for cluster in self.clusters.values():
             cluster.restart()
+
+
+def _lost(tenant: str, numbers: array[int], lost: int) -> list[tuple[str, int, int]]:
+    """Return what is lost under the reason that a record has behind its number, if it has one."""
+    return [(tenant, numbers[1], lost)] if lost and len(numbers) > 1 else []
+
+
+def _trimmed(queue: TopicQueue, numbers: array[int]) -> list[tuple[str, int, int]]:
+    """Forget what a record says that a queue has dropped; returns what was lost of it."""
+    if numbers[1] <= queue.first:
+        return []
+    queue.trim(numbers[1])
+    return [(queue.tenant, numbers[at], numbers[at + 1]) for at in range(2, len(numbers), 2)]

@@ -1,0 +1,98 @@
+"""Topic queues and consumer clusters of a worker's shards that somebody removes, answered when that is durable.
+
+Runs on the loop. Which shard has a queue is asked of each: with several workers the others have it not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from headrace.core.broker import Broker
+from headrace.core.outbound.removing import Removal, unfinished
+from headrace.errors import InUse, NotThere
+
+_LOG: Final = logging.getLogger(__name__)
+PATIENCE_S: Final = 5.0  # with a journal: less than a supervisor's with a worker
+_STEP_S: Final = 0.002
+
+
+class NotDurable(Exception):
+    """The removal is on its way to a journal that does not get on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What was removed; `cluster` is None where it is a queue with all its clusters, and `messages` were in it.
+    `unfinished` were not finished by a cluster that has ended."""
+
+    tenant: str
+    topic: str
+    cluster: str | None
+    messages: int
+    unfinished: int
+
+
+class Removals:
+    """Removes queues and clusters of the brokers of one process."""
+
+    def __init__(self, brokers: Sequence[Broker]) -> None:
+        self._brokers = brokers
+
+    async def queue(self, tenant: str, topic: str, force: bool) -> dict[str, object]:
+        """Remove the queue of a topic. Raises NotThere, InUse, NotDurable."""
+        name = topic.encode("utf-8")
+        return await self._removed(lambda broker: broker.removing.remove_queue(tenant, name, force))
+
+    async def cluster(self, tenant: str, topic: str, name: str) -> dict[str, object]:
+        """Remove a cluster. Raises NotThere, InUse, NotDurable."""
+        of, named = topic.encode("utf-8"), name.encode("utf-8")
+        return await self._removed(lambda broker: broker.removing.remove_cluster(tenant, of, named))
+
+    async def _removed(self, begin: Callable[[Broker], Removal]) -> dict[str, object]:
+        unknown = NotThere("there is no shard here")
+        for broker in self._brokers:
+            try:
+                removal = begin(broker)
+            except NotThere as error:
+                unknown = error
+                continue
+            await _over(broker, removal)
+            return _told(removal)
+        raise unknown
+
+
+async def _over(broker: Broker, removal: Removal) -> None:
+    """Wait until a removal is durable and has taken effect. Raises NotDurable."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + PATIENCE_S
+    while not removal.over:
+        if broker.commit.failed is not None:
+            raise NotDurable("the journal has failed")
+        if loop.time() >= until:
+            raise NotDurable(
+                "the journal does not get on: it is removed when that does, ask then whether it is there"
+            )
+        await asyncio.sleep(_STEP_S)
+
+
+def _told(removal: Removal) -> dict[str, object]:
+    """Return what was removed. Raises InUse where the queue is there still."""
+    topic = removal.queue.topic.decode("utf-8")
+    if removal.was_refused:
+        raise InUse(unfinished(topic, removal.unfinished))
+    cluster = removal.cluster
+    found = Removed(
+        removal.queue.tenant,
+        topic,
+        None if cluster is None else cluster.name.decode("utf-8"),
+        0 if cluster is not None else removal.queue.count,
+        removal.unfinished,
+    )
+    fields = asdict(found)
+    what = "topic queue removed" if cluster is None else "consumer cluster removed"
+    _LOG.warning(what, extra={"fields": fields})
+    return fields

@@ -1,0 +1,119 @@
+"""Removals are answered when they are durable, by the shard that has the queue; where the journal does not get on that is
+said."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headrace.core.broker import Broker
+from headrace.core.inbound.consuming import Guest
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.ports.voice import Draught, Voice
+from headrace.core.worker import Worker
+from headrace.errors import InUse, NotThere
+from headrace.services import removals
+from headrace.services.removals import NotDurable, Removals
+from headrace.storage.memory import ManualScheduler, MemoryJournal, MemoryLink
+
+
+class Silent(Voice):
+    """Says nothing."""
+
+    def device(self, sn: bytes) -> str:
+        return sn.decode()
+
+    def joined(self, sn: bytes, code: int) -> None:
+        assert code == 0
+
+    def left(self, sn: bytes, code: int) -> None:
+        assert code == 0
+
+    def pulled(self, sn: bytes, messages: list[Draught]) -> None:
+        assert not messages
+
+
+class Shards:
+    """Two shards in one process, each with a queue of its own and a cluster in it."""
+
+    def __init__(self) -> None:
+        clock = Clock()
+        clock.now_us = 1_700_000_000_000_000
+        self.worker = Worker(ManualScheduler(), clock, BrokerSettings())
+        self.journals = [MemoryJournal(), MemoryJournal()]
+        self.brokers = [self.worker.own(number, journal) for number, journal in enumerate(self.journals)]
+        self.guests = [self.begin(broker, b"t%d" % number) for number, broker in enumerate(self.brokers)]
+
+    def begin(self, broker: Broker, topic: bytes) -> Guest:
+        guest = Guest(MemoryLink(self.worker), Silent())
+        consuming = broker.devices.consuming
+        assert consuming.open(broker.fold.tenant("default"), topic) == 0
+        consuming.join(guest, b"s", topic, b"c")
+        self.sync()
+        return guest
+
+    def sync(self) -> None:
+        for broker, journal in zip(self.brokers, self.journals, strict=True):
+            journal.sync(broker)
+
+    def leave(self, number: int) -> None:
+        consuming = self.brokers[number].devices.consuming
+        consuming.leave(self.guests[number], b"s", b"t%d" % number, b"c")
+        self.sync()
+
+
+async def meanwhile(shards: Shards, work: asyncio.Task[dict[str, object]]) -> dict[str, object]:
+    """The work that needs the journal is not over before that has synced."""
+    for _ in range(3):
+        await asyncio.sleep(0.005)
+    assert not work.done()
+    shards.sync()
+    return await work
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_shard_that_has_it_removes_it_and_answers_when_it_is_durable(number: int) -> None:
+    shards = Shards()
+    shards.leave(number)
+    removing = Removals(shards.brokers)
+
+    async def life() -> None:
+        cluster = asyncio.create_task(removing.cluster("default", f"t{number}", "c"))
+        found = await meanwhile(shards, cluster)
+        assert (found["cluster"], found["unfinished"]) == ("c", 0)
+        queue = asyncio.create_task(removing.queue("default", f"t{number}", True))
+        found = await meanwhile(shards, queue)
+        assert (found["topic"], found["cluster"], found["messages"]) == (f"t{number}", None, 0)
+        with pytest.raises(NotThere, match=f"t{number}"):
+            await removing.queue("default", f"t{number}", True)
+
+    asyncio.run(life())
+    assert len(shards.brokers[1 - number].fold.queues.by_id) == 1
+
+
+def test_what_is_refused_is_refused_at_once() -> None:
+    shards = Shards()
+    removing = Removals(shards.brokers)
+    with pytest.raises(InUse, match="read by s"):
+        asyncio.run(removing.queue("default", "t1", True))
+    with pytest.raises(NotThere, match="nobody"):
+        asyncio.run(removing.cluster("nobody", "t1", "c"))
+    with pytest.raises(NotThere):
+        asyncio.run(Removals([]).queue("default", "t1", True))
+
+
+def test_a_journal_that_does_not_get_on_is_said_and_who_asks_again_meanwhile_finds_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(removals, "PATIENCE_S", 0.02)
+    shards = Shards()
+    shards.leave(0)
+    removing = Removals(shards.brokers)
+    with pytest.raises(NotDurable, match="does not get on"):
+        asyncio.run(removing.queue("default", "t0", True))
+    with pytest.raises(NotThere):
+        asyncio.run(removing.queue("default", "t0", True))
+    shards.sync()
+    assert shards.brokers[0].fold.queues.find("default", b"t0") is None
