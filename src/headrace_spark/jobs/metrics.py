@@ -63,7 +63,7 @@ from headrace_spark.metrics.session_rows import (
     in_us,
     state_rows,
 )
-from headrace_spark.metrics.sessions import EVENTS_READ, KINDS, Sessions
+from headrace_spark.metrics.sessions import EVENTS_READ, KINDS, Sessions, behind_hole
 from headrace_spark.metrics.settling import FOUND, Notes, Settling
 from headrace_spark.metrics.traffic import NEWER
 from headrace_spark.metrics.usage import usage_rows
@@ -276,11 +276,14 @@ class Work:
     def do(self) -> None:
         """Write every table, the state last."""
         files = self._tables.state.files(self._uuid)
-        sessions = Sessions(remembered(files), self._ranges.place)
+        known, is_behind_hole = remembered(files), self._range.is_behind_hole
+        if is_behind_hole:  # what waited may have been acknowledged there
+            known, files = behind_hole(known), []
+        sessions = Sessions(known, self._ranges.place)
         for rows in self._events().to_batches(_EVENTS_TOGETHER):
             for row in rows.to_pylist():
                 sessions.apply(row)
-        followed, whole = followed_of(sessions), sessions.remembered.is_mostly_out_of_date
+        followed, whole = followed_of(sessions), is_behind_hole or known.is_mostly_out_of_date
         found = self._settled(followed, files, whole).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             notes = Notes()

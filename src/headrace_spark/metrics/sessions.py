@@ -8,7 +8,10 @@ incarnation is its group id, below zero, where it cannot be taken for an offset.
 Of several shards, a group is at home in one (ADR 0022), and its queue is in that one's journal alone. There its members
 of other shards have stand-ins, which are members as all others and no clients: they have no connections.
 
-Sessions that began before the first range that was read are not followed. Runs on the driver.
+Sessions that began before the first range that was read (a journal that `headrace reshard` has made begins with some) are
+met when their client connects, and what is in their queues is not known; nor is it where records are gone between two
+ranges. Of such sessions (`UNNUMBERED`) what is acknowledged is counted, without a latency, and nothing waits. Runs on the
+driver.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ from headrace_spark.records.chunk import Integers
 from headrace_spark.source.journal_range import ALONE, Place
 
 FOREVER: Final = (1 << 63) - 1
+UNNUMBERED: Final = 0
+"""The next serial of a session of which it is not known."""
 BEFORE: Final = -1
 """Where subscriptions begin that are older than the range."""
 EVENTS_READ: Final = (
@@ -116,6 +121,7 @@ class Sessions:
         self._subscribed: defaultdict[int, dict[str, Subscription]] = defaultdict(dict)
         self._members = members_of(remembered)
         self._groups = groups_of(remembered)
+        self._unnumbered = unnumbered_of(remembered)
 
     def session(self, incarnation: int) -> Session | None:
         """Return a session as it is now, None if it is not followed."""
@@ -174,9 +180,11 @@ class Sessions:
         incarnation = row["incarnation"]
         self._disconnect(row)
         session = self.session(incarnation)
+        tenant, client_id = row["tenant"], row["client_id"]
+        if session is None and client_id is not None:  # it is older than what was read
+            session = self.met[incarnation] = Session(tenant, client_id, UNNUMBERED)
         if session is not None:
             session.is_transient = row["session_expiry_s"] == 0
-        tenant, client_id = row["tenant"], row["client_id"]
         if session is not None and client_id is None:  # early journals name them where the session opens
             tenant, client_id = session.tenant, session.client_id
         if is_stand_in(client_id):
@@ -188,7 +196,16 @@ class Sessions:
         self.connections.append(connection)
         self._online[connection.incarnation] = connection
 
+    def _end_earlier(self, row: Row) -> None:
+        """End the session of the same client that must have ended where nothing was read."""
+        client = row.get("tenant"), str(row.get("client_id"))
+        before = self._unnumbered.get(client)
+        if before is not None and before != row["incarnation"]:
+            del self._unnumbered[client]
+            self._ended({**row, "kind": "session_ended", "incarnation": before})
+
     def _disconnect(self, row: Row) -> None:
+        self._end_earlier(row)
         self.session(row["incarnation"])
         connection = self._online.pop(row["incarnation"], None)
         if connection is not None:
@@ -211,6 +228,8 @@ class Sessions:
         incarnation, topic_filter, offset = row["incarnation"], row["topic_filter"], row["journal_offset"]
         session = self.session(incarnation)
         if session is None or session.ended_us is not None:
+            return
+        if session.next_serial == UNNUMBERED and not topic_filter.startswith(SHARE_PREFIX):
             return
         # A member of a group may take QoS 0: the group has a queue all the same.
         if row["qos"] > 0 or topic_filter.startswith(SHARE_PREFIX):
@@ -261,7 +280,8 @@ class Sessions:
                 self._end(self._groups.pop(group), offset, at_us)
 
     def _queued(self, row: Row) -> None:
-        if row["qos"] > 0 and self.session(row["incarnation"]) is not None:
+        session = self.session(row["incarnation"])
+        if row["qos"] > 0 and session is not None and session.next_serial != UNNUMBERED:
             self.retained.append((row["incarnation"], row["journal_offset"], row["item"]))
 
 
@@ -298,6 +318,31 @@ def at_home(remembered: Remembered, place: Place) -> Remembered:
         filters=remembered.filters.filter(pa.array(subscriptions)),
         no_local=remembered.no_local[subscriptions],
     )
+
+
+def behind_hole(remembered: Remembered) -> Remembered:
+    """Return what of it is still known behind records that were not read: sessions and groups, UNNUMBERED, and who is a
+    member of which group."""
+    shared = pc.starts_with(remembered.filters, SHARE_PREFIX).to_numpy(zero_copy_only=False)
+    return replace(
+        remembered,
+        next_serials=np.full(len(remembered.incarnations), UNNUMBERED),
+        subscribers=remembered.subscribers[shared],
+        filters=remembered.filters.filter(pa.array(shared)),
+        no_local=remembered.no_local[shared],
+        entries=0,
+    )
+
+
+def unnumbered_of(remembered: Remembered) -> dict[Group, int]:
+    """Return the incarnations of sessions that are UNNUMBERED, by tenant and client."""
+    rows = np.flatnonzero((remembered.next_serials == UNNUMBERED) & (remembered.incarnations >= 0))
+    return {
+        (remembered.tenants[row].as_py(), remembered.client_ids[row].as_py()): int(
+            remembered.incarnations[row]
+        )
+        for row in rows.tolist()
+    }
 
 
 def members_of(remembered: Remembered) -> Counter[Group]:

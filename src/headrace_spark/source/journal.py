@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.errors import EpochMismatch, NoJournal, OffsetOutOfRange
@@ -158,9 +159,13 @@ def require_history(journal: LogReader, position: JournalOffset) -> None:
         ) from None
 
 
-def readable_from(journal: LogReader, offset: int, fail_on_data_loss: bool) -> int:
+GO_ON: Final = "failOnDataLoss=false, or `archive --no-fail-on-data-loss`"
+"""How the source goes on where records are gone."""
+
+
+def readable_from(journal: LogReader, offset: int, fail_on_data_loss: bool, go_on: str = GO_ON) -> int:
     """Return `offset`, or from where the journal is complete by now if retention or compaction has passed it and that
-    may be.
+    may be. `go_on`: how who reads is told to do so.
 
     Raises DataLoss.
     """
@@ -170,7 +175,7 @@ def readable_from(journal: LogReader, offset: int, fail_on_data_loss: bool) -> i
     if fail_on_data_loss:
         raise DataLoss(
             f"offsets {offset} to {start} are gone, or not complete: retention or compaction has passed them before they "
-            "were read. To go on behind them: failOnDataLoss=false, or `archive --no-fail-on-data-loss`"
+            f"were read. To go on behind them: {go_on}"
         )
     return start
 

@@ -42,6 +42,8 @@ class JournalRange:
     app_id: str
     start: int
     end: int
+    is_behind_hole: bool = False
+    """Whether records before `start` are gone that no range had."""
 
     def partitions(self, tasks: int) -> list[JournalPartition]:
         """Return at most so many parts, for `headrace_spark.source.reading.all_chunks`."""
@@ -163,7 +165,9 @@ class Ranges:
         start = (
             journal.complete_offset()
             if position is None
-            else readable_from(journal, position, fail_on_data_loss)
+            else readable_from(
+                journal, position, fail_on_data_loss, f"pipeline.{self._job}.fail_on_data_loss=false"
+            )
         )
         app_id = self.app_id(journal.epoch)
         begun = [
@@ -176,4 +180,4 @@ class Ranges:
             return None
         if not begun:
             end = end_within(journal.segments(), start, end, bytes_max)
-        return JournalRange(journal, app_id, start, end)
+        return JournalRange(journal, app_id, start, end, position is not None and start > position)

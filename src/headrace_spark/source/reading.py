@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -15,6 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from headrace_spark.records.chunk import Chunk, chunks
 from headrace_spark.records.decode import decode_chunk
 from headrace_spark.source.journal import (
+    GO_ON,
     open_journal,
     readable_from,
     require_all_tenants,
@@ -25,6 +27,8 @@ from headrace_spark.source.options import SourceOptions
 from headrace_spark.source.ranges import JournalOffset
 from headrace_spark.source.selection import Selection
 from headrace_spark.source.topic_index import SUFFIX, StaleIndex, TopicIndex, build, prune
+
+_START_AGAIN: Final = "start the job again; it says what to do if that does not help"
 
 
 @dataclass
@@ -56,20 +60,22 @@ def read_partition(
         )  # compaction says what it takes before it does
 
 
-def opened(partition: JournalPartition, token: str, fail_on_data_loss: bool) -> tuple[LogReader, int]:
+def opened(
+    partition: JournalPartition, token: str, fail_on_data_loss: bool, go_on: str = GO_ON
+) -> tuple[LogReader, int]:
     """Return the journal of a partition, and where there is something to read of it. Raises DataLoss, ForeignOffset."""
     journal = open_journal(partition.location, token)
     require_history(journal, JournalOffset(partition.uuid, partition.epoch, partition.end))
-    return journal, readable_from(journal, partition.start, fail_on_data_loss)
+    return journal, readable_from(journal, partition.start, fail_on_data_loss, go_on)
 
 
 def all_chunks(partition: JournalPartition, token: str) -> Iterator[Chunk]:
     """Yield all records of a partition, for jobs that make something else of them than rows. Raises DataLoss,
     ForeignOffset."""
-    journal, start = opened(partition, token, True)
+    journal, start = opened(partition, token, True, _START_AGAIN)
     require_all_tenants(journal, "this job")
     yield from scanned(journal, start, partition.end, Selection())
-    readable_from(journal, start, True)
+    readable_from(journal, start, True, _START_AGAIN)
 
 
 def wanted_chunks(

@@ -12,6 +12,8 @@ import pytest
 
 from headrace.core.records.message import decode_batch
 from headrace.core.state.session import MEMBER_PREFIX
+from headrace_spark.metrics.remembered import LOADED
+from headrace_spark.metrics.session_rows import connection_rows, followed_of
 from headrace_spark.metrics.sessions import Sessions, groups_of
 from headrace_spark.source.journal_range import Place
 from shard_wires import WiredShards
@@ -97,3 +99,25 @@ def test_groups_of_other_shards_that_an_older_headrace_remembered_are_forgotten(
         gone = [row["incarnation"] for row in added(sessions, nothing()) if row["gone"]]
         assert sorted(gone) == [-70_000 - home, 1]
     assert Sessions(before).remembered is before
+
+
+def test_a_session_from_before_the_first_range_is_its_clients_and_its_connection_ends() -> None:
+    """As the first sessions of a journal that `headrace reshard` has made."""
+    about = {"tenant": "acme", "client_id": "one", "incarnation": 7, "session_expiry_s": 3600}
+    first = Sessions(known())
+    first.apply(
+        about | {"kind": "session_resumed", "event_timestamp": SINCE_US, "journal_offset": 20, "item": 0}
+    )
+    state = [dict.fromkeys(LOADED) | row for row in added(first, nothing())]
+    for row in state:
+        row["connected_timestamp"] = SINCE_US
+    later = Sessions(known(*({name: row[name] for name in LOADED} for row in state)))
+    names = followed_of(later).names.to_pylist()
+    assert names == [{"tenant": "acme", "client_id": "one"}]
+    row = about | {"event_timestamp": SINCE_US + 5, "item": 0, "qos": 1, "no_local": False}
+    later.apply(row | {"kind": "subscribed", "topic_filter": "a", "journal_offset": 30})
+    later.apply(row | {"kind": "retained_queued", "journal_offset": 31})
+    assert (later.subscriptions, later.retained) == ([], [])
+    later.apply(row | {"kind": "session_closed", "journal_offset": 32})
+    [ended] = connection_rows(later, "uuid").to_pylist()
+    assert (ended["tenant"], ended["client_id"], ended["end"]) == ("acme", "one", "closed")

@@ -32,7 +32,7 @@ from headrace_spark.metrics.session_rows import (
     in_us,
     state_rows,
 )
-from headrace_spark.metrics.sessions import EVENTS_READ, KINDS, Sessions
+from headrace_spark.metrics.sessions import EVENTS_READ, KINDS, Sessions, behind_hole
 from headrace_spark.metrics.settling import Notes, Settling, whole_keys
 from headrace_spark.metrics.usage import MEASURES, usage_rows
 from headrace_spark.records.schema import EVENTS, arrow_schema
@@ -60,7 +60,7 @@ class Counted:
     connections: dict[int, tuple[str | None, str | None, str | None]] = field(default_factory=dict)
     backlog: list[dict[str, Any]] = field(default_factory=list)
 
-    def count(self, start: int, end: int) -> None:
+    def count(self, start: int, end: int, is_behind_hole: bool = False) -> None:
         reader = JournalReader(self.data_dir)
         cut = self.draw.randint(start, end)
         partitions = [
@@ -68,12 +68,15 @@ class Counted:
             for bounds in ((start, cut), (cut, end))
             if bounds[0] < bounds[1]
         ]
-        sessions = Sessions(remembered(self.state), self.place)
+        known = remembered(self.state)
+        if is_behind_hole:
+            known, self.state = behind_hole(known), []
+        sessions = Sessions(known, self.place)
         for row in in_us(events_of(partitions), "event_timestamp").to_pylist():
             if row["kind"] in KINDS:
                 sessions.apply(row)
         followed, files = followed_of(sessions), [str(path) for path in self.state]
-        whole = self.draw.random() < 0.2
+        whole = self.draw.random() < 0.2 or is_behind_hole
         groups = [group for group in (files[::2], files[1::2]) if group]
         counting = Counting(partitions, groups, "", followed, WINDOW_S, 2)
         settling = Settling(self.lake, followed, WINDOW_S, reader.uuid, end, whole)
@@ -197,6 +200,39 @@ def test_what_another_shard_published_is_delivered_here_and_counted_there(
     assert waiting == history.backlog
     assert (rows.get("traffic", []), counted.last) == ([], {})
     assert sum(row["messages_in"] for row in rows["usage"]) == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_behind_records_that_are_gone_nothing_waits_that_may_be_acknowledged(
+    journal: Writer, tmp_path: Path, seed: int
+) -> None:
+    """What is acknowledged by sessions of before is theirs, and of unknown latency; new sessions are followed."""
+    history, draw = History(seed, 600), random.Random(seed)
+    journal.write(history.made)
+    counted = Counted(tmp_path / "lake", journal.data_dir, draw)
+    end = len(history.made.records)
+    hole = end // 3, end // 2
+    counted.count(0, hole[0])
+    known = {client for _, client, _ in counted.connections.values()}
+    before = {name: len(rows) for name, rows in counted.rows.items()}
+    counted.count(hole[1], end * 3 // 4, is_behind_hole=True)
+    counted.count(end * 3 // 4, end)
+    assert known
+    waiting = {(row["tenant"], row["client_id"]): row["messages"] for row in counted.backlog}
+    plain = {key: count for key, count in waiting.items() if not key[1].startswith("$share/")}
+    assert all(history.backlog.get(key) == count for key, count in plain.items())
+    later = counted.rows["deliveries"][before["deliveries"] :]
+    timed = sums([row for row in later if row["latency_ms"] is not None], "messages", "tenant", "client_id")
+    acked = sums([row for row in later if row["outcome"] == "acked"], "messages", "tenant", "client_id")
+    assert all(timed[key] <= acked[key] for key in timed)
+    online = {
+        (tenant, client) for offset, (tenant, client, how) in counted.connections.items() if how is None
+    }
+    still = {(tenant, client) for tenant, client, how in history.connections.values() if how is None}
+    opened_again = {
+        (tenant, client) for offset, (tenant, client, _) in history.connections.items() if offset >= hole[1]
+    }
+    assert online & opened_again <= still
 
 
 def check_usage(history: History, rows: list[dict[str, Any]]) -> None:

@@ -60,6 +60,8 @@ def test_retention(reader: LogReader, monkeypatch: pytest.MonkeyPatch) -> None:
     assert readable_from(reader, 20, False) == 100
     with pytest.raises(DataLoss, match="offsets 20 to 100 are gone"):
         readable_from(reader, 20, True)
+    with pytest.raises(DataLoss, match=r"To go on behind them: pipeline\.job\.key=false$"):
+        readable_from(reader, 20, True, "pipeline.job.key=false")
 
 
 def test_what_compaction_has_passed_is_not_read_as_if_it_were_all(journal: Writer) -> None:
