@@ -124,8 +124,10 @@ def _is_comment(line: str) -> bool:
 
 
 def _is_token(word: str) -> bool:
-    """Return whether the last word of a line is a token, and no role or limit that was to stand before one."""
-    return word not in ("", READ, OPERATE) and not word.startswith(tuple(f"{key}=" for key in _LIMITS))
+    """Return whether the last word of a line is a token, and no role or limit that was to stand before one, in capital
+    letters or not."""
+    small = word.lower()
+    return small not in ("", READ, OPERATE) and not small.startswith(tuple(f"{key}=" for key in _LIMITS))
 
 
 def _grant(words: list[str]) -> Grant | None:

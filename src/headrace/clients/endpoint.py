@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from headrace.address import Location, locate_remote
-from headrace.clients.errors import ConnectionLost, Unreachable
+from headrace.clients.errors import ConnectionLost, unreachable
 from headrace.clients.link import Link
 from headrace.errors import HeadraceError
 from headrace.websocket_client import WebSocketClient
@@ -42,7 +42,7 @@ class Endpoint:
 
     async def connect(self) -> socket.socket:
         """Return a non-blocking socket, connected to the first of the host's addresses that answers. Raises
-        Unreachable."""
+        OSError, which says where and why."""
         with self._explained():
             return await self._connected()
 
@@ -66,7 +66,7 @@ class Endpoint:
         raise why
 
     async def dial(self, link: Link) -> None:
-        """Connect `link`; returns when MQTT may be spoken. Raises Unreachable, ssl.SSLError, ConnectionLost."""
+        """Connect `link`; returns when MQTT may be spoken. Raises OSError (ssl.SSLError among them), ConnectionLost."""
         with self._explained():
             await self._dial(link)
 
@@ -78,7 +78,7 @@ class Endpoint:
         except ssl.SSLError:
             raise
         except OSError as error:
-            raise Unreachable(self.address, error) from None
+            raise unreachable(self.address, error) from None
 
     @property
     def address(self) -> str:

@@ -31,12 +31,11 @@ class NotSupported(HeadraceError):
     """The server said in its CONNACK that it does not take this."""
 
 
-class Unreachable(ConnectionError):
-    """Says that nobody answers at an address. `errno` is that of the system, if it has said only one."""
-
-    def __init__(self, address: str, error: OSError) -> None:
-        super().__init__(f"no broker answers at {address}: {_why(error)}")
-        self.errno = error.errno
+def unreachable(address: str, error: OSError) -> OSError:
+    """Return an error of the same class and number that says in words that nobody answers at `address`, and why."""
+    found = type(error)(f"no broker answers at {address}: {_why(error)}")
+    found.errno = error.errno
+    return found
 
 
 def _why(error: OSError) -> str:

@@ -61,6 +61,9 @@ def test_without_a_file_or_with_one_that_cannot_be_read_nobody_is_let_in(tmp_pat
     [
         ("read", "read"),
         ("operate", "operate"),
+        ("READ", "READ"),
+        ("Operate", "Operate"),
+        ("Tenant=acme", "Tenant=acme"),
         ("tenant=acme", "tenant=acme"),
         ("read consumer=alarms", "consumer=alarms"),
         ("raed looker", "looker"),

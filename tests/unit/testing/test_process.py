@@ -93,6 +93,7 @@ def test_whatever_holds_its_data_it_is_read_as_that_of_one(settings: dict[str, o
         broker.kill()
         assert [message.text for message in broker.messages("all/#")] == names
         broker.start()
+        stack.close()
         broker.wait_until_disconnected(names[0])
 
 
