@@ -20,14 +20,14 @@ from itertools import zip_longest
 from pathlib import Path
 from uuid import uuid4
 
-from headrace.core.homes import Homes
+from headrace.core.homes import MEMBER_PREFIX, Homes
 from headrace.core.records.event import BrokerStarted
 from headrace.core.records.message_id import JournalName, Origin
 from headrace.core.state.away import Away
 from headrace.core.state.devices import client_of_device
 from headrace.core.state.groups import Group, draws_of
 from headrace.core.state.producers import client_of_producer
-from headrace.core.state.session import DEVICE, MEMBER_PREFIX, NEVER_EXPIRES, Session
+from headrace.core.state.session import DEVICE, NEVER_EXPIRES, Session
 from headrace.core.state.snapshots import (
     entries_of_loans,
     entry_of_devices,

@@ -26,8 +26,7 @@ from e2e.wire import (
     USER_PROPERTY,
 )
 from headrace import resharding
-from headrace.core.homes import Homes
-from headrace.core.state.session import MEMBER_PREFIX
+from headrace.core.homes import MEMBER_PREFIX, Homes
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.copying import Likeness
 from headrace.journal.disk import DISK

@@ -153,7 +153,6 @@ TESTED_TOGETHER = {
         "headrace_spark/metrics/deliveries.py",
         "headrace_spark/metrics/packing.py",
         "headrace_spark/metrics/session_rows.py",
-        "headrace_spark/metrics/sessions.py",
         "headrace_spark/metrics/traffic.py",
         "headrace_spark/metrics/usage.py",
     ],

@@ -8,7 +8,10 @@ number and this rule are those of a data directory for good: every session of it
 
 from __future__ import annotations
 
+from typing import Final
 from zlib import crc32
+
+MEMBER_PREFIX: Final = "$member/"  # of stand-ins for members of groups in other shards; refused to everybody
 
 
 class Homes:

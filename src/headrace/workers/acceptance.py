@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from headrace.core.homes import MEMBER_PREFIX
 from headrace.core.records.record import Record
 from headrace.core.records.stream_record import (
     ANEW,
@@ -21,7 +22,6 @@ from headrace.core.records.stream_record import (
 )
 from headrace.core.state.away import Key, Loan
 from headrace.core.state.groups import GROUP_NUMBER_SHIFT
-from headrace.core.state.session import MEMBER_PREFIX
 from headrace.core.state.state import Fold
 from headrace.core.state.streams import NO_START, Streams
 

@@ -25,8 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.core.homes import Homes
-from headrace.core.state.session import MEMBER_PREFIX
+from headrace.core.homes import MEMBER_PREFIX, Homes
 from headrace.mqtt.topics import SHARE_PREFIX, split_share
 from headrace_spark.metrics.remembered import Remembered
 from headrace_spark.records.chunk import Integers

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.core.state.session import MEMBER_PREFIX
+from headrace.core.homes import MEMBER_PREFIX
 from headrace_spark.lake.tables import USAGE, as_dates, as_times
 from headrace_spark.metrics.settling import HOUR_US, Notes
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from headrace.core.homes import MEMBER_PREFIX
 from headrace.core.records.message import decode_batch
-from headrace.core.state.session import MEMBER_PREFIX
 from headrace_spark.metrics.remembered import LOADED
 from headrace_spark.metrics.session_rows import connection_rows, followed_of
 from headrace_spark.metrics.sessions import Sessions, groups_of

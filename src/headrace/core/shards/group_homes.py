@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.homes import MEMBER_PREFIX
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.ports.journal import JournalPort
 from headrace.core.ports.link import Link, Rendering, WorkerPort
@@ -38,7 +39,7 @@ from headrace.core.shards.peer import Wire
 from headrace.core.state.backlog import REF_OFFSET_SHIFT
 from headrace.core.state.groups import Draw, Group, draws_of, groups_of, membership_of
 from headrace.core.state.queue import REF_QOS
-from headrace.core.state.session import DEVICE, MEMBER_PREFIX, NEVER_EXPIRES, Session
+from headrace.core.state.session import DEVICE, NEVER_EXPIRES, Session
 from headrace.core.state.state import Fold
 
 if TYPE_CHECKING:

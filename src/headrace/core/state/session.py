@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from mypy_extensions import i64
 
+from headrace.core.homes import MEMBER_PREFIX
 from headrace.core.ports.identity import Identity, Limits
 from headrace.core.records.event import SessionName, SubscriptionRow
 from headrace.core.records.message import Message
@@ -44,7 +45,6 @@ TYPE_NAMES: Final = {DEVICE: "DEVICE", APPLICATION: "APPLICATION"}
 
 NEVER_EXPIRES: Final = 0xFFFFFFFF
 _MERGED_TARGET: Final = 32  # what one for several matching filters costs to remember, in targets
-MEMBER_PREFIX: Final = "$member/"  # of stand-ins for members of groups in other shards; refused to everybody
 BRIDGE_PREFIX: Final = "$bridge/"  # of the client ids of our own bridges; refused to everybody else
 OWN_PREFIXES: Final = (BRIDGE_PREFIX, MEMBER_PREFIX)
 

@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from harness import Client
+from headrace.core.homes import MEMBER_PREFIX
 from headrace.core.ports.access import Access, SignIn
 from headrace.core.ports.identity import DEFAULT_TENANT, Identity
 from headrace.core.ports.link import Link
@@ -23,7 +24,7 @@ from headrace.core.shards.group_members import Enrolment, GroupMembers
 from headrace.core.shards.peer_codec import decode
 from headrace.core.state.away import borrowing_of
 from headrace.core.state.groups import Group
-from headrace.core.state.session import MEMBER_PREFIX, Session
+from headrace.core.state.session import Session
 from headrace.mqtt import codec
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import SubscriptionRequest
