@@ -5,16 +5,20 @@
     clean_rows, quarantine_rows, repeat_rows    what goes into which table; every row goes into exactly one
 
 Reasons: `no_schema` no schema has the topic; `too_large` above `payload_bytes_max`, and left in `messages`;
-`not_utf8`; `not_json`; `not_avro`; `not_protobuf`; `wrong_type` JSON, but a field is not what the schema says, or it is
-no object;
-`missing:<field>` a required field, or the event time, is absent or null, or a time outside of the years 1 to 9999.
+`not_utf8`; `not_json` not one JSON document and nothing else; `not_avro`; `not_protobuf`; `wrong_type` JSON, but a field
+is not what the schema says or its column cannot hold it, or it is no object;
+`missing:<field>` a required field, or the event time, is absent or null.
+
+A value that is in `clean` is the one that was sent: a number of a `double` is the nearest there is, a time is of
+microseconds, and of a name that comes twice in an object the last one counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Final
+from secrets import token_hex
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -23,6 +27,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StringType
 
 from headrace_spark.clean.payload_formats import PayloadFormat
+from headrace_spark.clean.rescuing import others_of
 from headrace_spark.clean.topic_schemas import (
     BROKEN,
     RESCUED,
@@ -54,11 +59,13 @@ CHOSEN_ID: Final = "client:"
 _FIRST_S: Final = -62_135_596_800
 _LAST_S: Final = 253_402_300_799
 _MARK: Final = "\ufeff"
-_TIMES: Final = {
-    "timestamp_s": (F.timestamp_seconds, 1),
-    "timestamp_ms": (F.timestamp_millis, 1_000),
-    "timestamp_us": (F.timestamp_micros, 1_000_000),
-}
+# Type -> how many there are in a second.
+_TIMES: Final = {"timestamp_s": 1, "timestamp_ms": 1_000, "timestamp_us": 1_000_000}
+_DAY: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_ZONE: Final = r"(Z|[+-][0-9]{2}(:?[0-9]{2})?)?"
+_MOMENT: Final = rf"^{_DAY}([T ][0-9]{{2}}:[0-9]{{2}}(:[0-9]{{2}}(\.[0-9]{{1,9}})?)?{_ZONE})?$"
+_WHOLE: Final = r"^-?[0-9]{1,19}(\.0*)?$"
+_EXACT: Final = 1 << 53  # from here on a double may be the neighbour of the whole number that was sent
 
 
 def judge(
@@ -190,9 +197,33 @@ def _parsed(schema: TopicSchema) -> Column:
     text = F.col("text")
     if schema.payload is not None:
         text = F.concat(F.lit(f'{{"{VALUE}":'), text, F.lit("}"))
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": BROKEN, "allowSingleQuotes": "false"}
-    options["allowNonNumericNumbers"] = "false"
+    options = _reading(BROKEN, is_json=schema.form is None)
     return F.when(F.col("schema") == schema.name, F.from_json(text, schema.json, options))
+
+
+def _reading(broken: str, is_json: bool) -> dict[str, str]:
+    """Return how Spark reads JSON. What was a number in another format may be none, or endless, and says so in a text."""
+    return {
+        "mode": "PERMISSIVE",
+        "columnNameOfCorruptRecord": broken,
+        "allowSingleQuotes": "false",
+        "allowNonNumericNumbers": "false" if is_json else "true",
+    }
+
+
+def _is_one_document() -> Column:
+    """Return whether a text that Spark could read to the end of its first document has nothing behind that, and nothing
+    that opens or ends one which is put around it: the mark behind it is the second of two, wherever it is cut."""
+    mark = token_hex(16)
+    listed = F.concat(F.lit("["), F.col("text"), F.lit(f',"{mark}"]'))
+    return F.coalesce(F.get_json_object(listed, "$[1]") == mark, F.lit(False))
+
+
+def _is_json() -> Column:
+    """Return whether a text that is one document is JSON to the letter."""
+    listed = F.concat(F.lit(f'{{"{VALUE}":'), F.col("text"), F.lit("}"))
+    read = F.from_json(listed, f"{VALUE} string, {BROKEN} string", _reading(BROKEN, is_json=True))
+    return read[BROKEN].isNull()
 
 
 def _reason(schemas: Sequence[TopicSchema]) -> Column:
@@ -206,19 +237,18 @@ def _reason(schemas: Sequence[TopicSchema]) -> Column:
 
 def _reason_in(schema: TopicSchema) -> Column:
     parsed = F.col(f"json_{schema.name}")
+    text = F.col("text")
+    reason = F.when(text.isNull(), "not_utf8" if schema.form is None else schema.form.reason)
     broken = parsed.isNull() | parsed[BROKEN].isNotNull()
-    reason = F.when(F.col("text").isNull(), "not_utf8" if schema.form is None else schema.form.reason)
-    if schema.payload is None:
-        no_json = broken & F.get_json_object("text", "$").isNull()
-    else:  # what ends the object around it, or adds to it, is no JSON on its own
-        no_json = F.try_parse_json("text").isNull()
-        broken |= _value(schema.payload, parsed[VALUE], schema.lenient).isNull()
-    if schema.lenient:
-        broken |= _uneven_in(schema, parsed)
-    reason = reason.when(no_json, "not_json")
-    reason = reason.when(broken, "wrong_type")
+    if schema.form is None:
+        reason = reason.when(~_is_one_document() | (broken & ~_is_json()), "not_json")
+    fields = schema.fields if schema.payload is None else {VALUE: schema.payload}
+    wrong = broken | _is_wrong(schema, fields, parsed)
+    if schema.payload is not None:
+        wrong |= _value(schema, schema.payload, parsed[VALUE]).isNull()
+    reason = reason.when(wrong, "wrong_type")
     for field in schema.required:
-        reason = reason.when(parsed[field].isNull(), f"missing:{field}")
+        reason = reason.when(_value(schema, fields[field], parsed[field]).isNull(), f"missing:{field}")
     if schema.event_time:
         reason = reason.when(_event_time_in(schema).isNull(), f"missing:{schema.event_time}")
     return reason
@@ -235,75 +265,113 @@ def _event_time(schemas: Sequence[TopicSchema]) -> Column:
 
 def _event_time_in(schema: TopicSchema) -> Column:
     field = str(schema.event_time)
-    return _value(schema.fields[field], F.col(f"json_{schema.name}")[field], schema.lenient)
+    return _value(schema, schema.fields[field], F.col(f"json_{schema.name}")[field])
 
 
-def _uneven_in(schema: TopicSchema, parsed: Column) -> Column:
-    fields = schema.fields if schema.payload is None else {VALUE: schema.payload}
-    return F.coalesce(_uneven(fields, parsed), F.lit(False))
-
-
-def _uneven(kind: Kind | Mapping[str, Kind], parsed: Column) -> Column:
-    """Return whether a number in it is not whole where it should be, or too large; null and false mean the same."""
+def _is_wrong(schema: TopicSchema, kind: Kind | Mapping[str, Kind], parsed: Column) -> Column:
+    """Return whether anything in it was sent, and is not what the table can have there: false where nothing was."""
     if isinstance(kind, str):
-        return parsed.isNotNull() & _whole(parsed).isNull() if kind in WHOLE else F.lit(False)
+        if not _may_be_wrong(schema, kind):
+            return F.lit(False)
+        was_sent = parsed.isNotNull()
+        if _is_variant(schema, kind):
+            was_sent &= ~F.is_variant_null(parsed)
+        return was_sent & _scalar(schema, kind, parsed).isNull()
     if isinstance(kind, tuple):
-        return F.exists(parsed, lambda value: F.coalesce(_uneven(kind[1], value), F.lit(False)))
-    found = (F.coalesce(_uneven(of, parsed[field]), F.lit(False)) for field, of in kind.items())
-    return reduce(lambda one, other: one | other, found)
+        found = F.exists(parsed, lambda value: _is_wrong(schema, kind[1], value))
+        return F.coalesce(found, F.lit(False))
+    parts = (_is_wrong(schema, of, parsed[field]) for field, of in kind.items())
+    return reduce(lambda one, other: one | other, parts)
 
 
-def _whole(parsed: Column) -> Column:
-    """Return the number as a long, null if it is none."""
-    fits = (parsed == F.floor(parsed)) & parsed.between(-(1 << 63), (1 << 63) - 1)
-    return F.when(fits, parsed.cast("long"))
+def _is_variant(schema: TopicSchema, kind: str) -> bool:
+    return kind == "string" or (schema.lenient and kind in WHOLE)
+
+
+def _may_be_wrong(schema: TopicSchema, kind: str) -> bool:
+    """Return whether what Spark has read may be no value of that type."""
+    if kind == "double":
+        return schema.form is None
+    return kind != "boolean" and (kind != "long" or schema.lenient)
 
 
 def _column(schema: TopicSchema, good: Column) -> Column:
     parsed = F.col(f"json_{schema.name}")
     if schema.payload is not None:
-        return F.when(good, _value(schema.payload, parsed[VALUE], schema.lenient))
-    values = _values(schema.fields, parsed, schema.lenient)
+        return F.when(good, _value(schema, schema.payload, parsed[VALUE]))
+    values = _values(schema, schema.fields, parsed)
     if schema.rescue:
         values.append(_rescued(schema).alias(RESCUED))
     return F.when(good & parsed.isNotNull(), F.struct(*values))
 
 
 def _rescued(schema: TopicSchema) -> Column:
-    """Return the fields of the object that the schema does not name, as JSON; null if there are none."""
-    everything = F.from_json("text", "map<string,variant>")
-    others = F.map_filter(everything, lambda name, _: ~name.isin(list(schema.fields)))
-    return F.when(F.size(others) > 0, F.to_json(others))
+    """Return the members of the object that the schema does not name, as JSON; null if there are none. Runs on Python
+    workers."""
+    named = frozenset(schema.fields)
+
+    def find(texts: pa.Array) -> pa.Array:
+        found = [None if text is None else others_of(text, named) for text in texts.to_pylist()]
+        return pa.array(found, pa.string())
+
+    # Spark takes the kind of function from its types, and warns who names it as its stubs ask.
+    rescue: Any = arrow_udf(find, StringType())  # type: ignore[call-overload]
+    rescued: Column = rescue(F.when(F.col("schema") == schema.name, F.col("text")))
+    return rescued
 
 
-def _object(fields: Mapping[str, Kind], parsed: Column, lenient: bool) -> Column:
-    return F.when(parsed.isNotNull(), F.struct(*_values(fields, parsed, lenient)))
+def _values(schema: TopicSchema, fields: Mapping[str, Kind], parsed: Column) -> list[Column]:
+    return [_value(schema, kind, parsed[field]).alias(field) for field, kind in fields.items()]
 
 
-def _values(fields: Mapping[str, Kind], parsed: Column, lenient: bool) -> list[Column]:
-    return [_value(kind, parsed[field], lenient).alias(field) for field, kind in fields.items()]
-
-
-def _value(kind: Kind, parsed: Column, lenient: bool) -> Column:
-    """Return the value as the table has it: numbers since 1970 become timestamps, at any depth; a time that cannot be
-    is null."""
+def _value(schema: TopicSchema, kind: Kind, parsed: Column) -> Column:
+    """Return the value as the table has it, at any depth; null where it is not what the schema says."""
     if isinstance(kind, str):
-        return _scalar(kind, _whole(parsed) if lenient and kind in WHOLE else parsed)
+        return _scalar(schema, kind, parsed)
     if isinstance(kind, dict):
-        return _object(kind, parsed, lenient)
+        return F.when(parsed.isNotNull(), F.struct(*_values(schema, kind, parsed)))
     item = kind[1]
-    return F.transform(parsed, lambda value: _value(item, value, lenient))
+    return F.transform(parsed, lambda value: _value(schema, item, value))
 
 
-def _scalar(kind: str, parsed: Column) -> Column:
+def _scalar(schema: TopicSchema, kind: str, parsed: Column) -> Column:
+    """Return what was read as what the table has, null where it cannot be that."""
+    if kind in WHOLE and schema.lenient:
+        parsed = _whole(parsed)
     if kind in _TIMES:
-        convert, per_second = _TIMES[kind]
-        return F.when(parsed.between(_FIRST_S * per_second, _LAST_S * per_second), convert(parsed))
+        return _since_1970(parsed, _TIMES[kind])
+    if kind == "string":
+        is_text = F.schema_of_variant(parsed) == "STRING"
+        return F.when(is_text, F.try_variant_get(parsed, "$", "string"))
     if kind == "timestamp":
-        return F.when(F.unix_seconds(parsed).between(_FIRST_S, _LAST_S), parsed)
+        time = F.when(parsed.rlike(_MOMENT), parsed.try_cast("timestamp"))
+        return F.when(F.unix_seconds(time).between(_FIRST_S, _LAST_S), time)
     if kind == "date":
-        return F.when(F.unix_date(parsed).between(_FIRST_S // 86_400, _LAST_S // 86_400), parsed)
+        day = F.when(parsed.rlike(f"^{_DAY}$"), parsed.try_cast("date"))
+        return F.when(F.unix_date(day).between(_FIRST_S // 86_400, _LAST_S // 86_400), day)
+    if kind == "double" and schema.form is None:
+        return F.when(F.abs(parsed) < float("inf"), parsed)  # JSON has no infinity: it was a number too large
     return parsed
+
+
+def _since_1970(parsed: Column, per_second: int) -> Column:
+    """Return the time that a number stands for, the nearest microsecond; null outside of the years 1 to 9999."""
+    is_in = (parsed >= _FIRST_S * per_second) & (parsed < (_LAST_S + 1) * per_second)
+    if per_second == 1:  # a double: taken apart, since the product of all of it may be microseconds off
+        second = F.floor(parsed)
+        micros = second * 1_000_000 + F.rint((parsed - second) * 1_000_000).cast("long")
+        return F.when(is_in & (micros < (_LAST_S + 1) * 1_000_000), F.timestamp_micros(micros))
+    return F.when(is_in, F.timestamp_micros(parsed * (1_000_000 // per_second)))
+
+
+def _whole(parsed: Column) -> Column:
+    """Return the number in a variant as a long, null if it is none: it may have a fraction of zero, or be a text."""
+    kind = F.schema_of_variant(parsed)
+    number = F.try_variant_get(parsed, "$", "double")
+    is_exact = (number == F.floor(number)) & (F.abs(number) < _EXACT)
+    text = F.try_variant_get(parsed, "$", "string")
+    digits = F.when(text.rlike(_WHOLE), F.substring_index(text, ".", 1).try_cast("long"))
+    return F.when(kind == "DOUBLE", F.when(is_exact, number.cast("long"))).otherwise(digits)
 
 
 MESSAGES_READ: Final = tuple(name for name in MESSAGES.names if name in {*ORIGIN, "payload", "date"})

@@ -4,6 +4,7 @@ Behind that a payload is one like all others: the topic schema names the fields,
 
     Avro        one record without a header, by the schema in an `.avsc` file. Bytes and fixed are base64, times ISO 8601,
                 decimals numbers, unions their value; a union's value, an enum's and a map's are what they are.
+                A number that is none, or endless, is the text that it is in Protobuf: NaN, Infinity, -Infinity.
     Protobuf    one message, by a descriptor set (`protoc --include_imports --descriptor_set_out`), in the JSON mapping of
                 Protobuf under the names of the `.proto` file; fields without presence are there with their default.
     Sparkplug   the payload of Sparkplug B 3.0 (section 6.4.1), a Protobuf message whose descriptor is below.
@@ -19,6 +20,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf, isfinite
 from typing import Any, Final
 
 import fastavro
@@ -34,6 +36,7 @@ _SPARKPLUG_MESSAGE: Final = "org.eclipse.tahu.protobuf.Payload"
 _BROKEN: Final = (ArithmeticError, EOFError, LookupError, TypeError, ValueError, struct.error, DecodeError)
 MODULES: Final = ("fastavro", "google.protobuf")
 """What workers need to decode these formats, beside what all jobs need."""
+_ODD_NUMBERS: Final = {inf: "Infinity", -inf: "-Infinity"}
 _ENCODER: Final = msgspec.json.Encoder(decimal_format="number")
 
 Decoder = Callable[[bytes], object]
@@ -98,9 +101,18 @@ def avro_decoder(source: bytes) -> Decoder:
         record = fastavro.schemaless_reader(read, schema, None)
         if read.tell() != len(payload):
             raise ValueError("bytes behind the record")
-        return record
+        return _with_texts(record)
 
     return decode
+
+
+def _with_texts(value: Any) -> Any:
+    """Return the same with texts for the numbers that JSON has not."""
+    if isinstance(value, float):
+        return value if isfinite(value) else _ODD_NUMBERS.get(value, "NaN")
+    if isinstance(value, dict):
+        return {key: _with_texts(of) for key, of in value.items()}
+    return [_with_texts(of) for of in value] if isinstance(value, list) else value
 
 
 def _endless(schema: Any, space: str, around: frozenset[str]) -> str:

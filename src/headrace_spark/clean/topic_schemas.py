@@ -59,13 +59,13 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     DateType,
-    DecimalType,
     DoubleType,
     LongType,
     StringType,
     StructField,
     StructType,
     TimestampType,
+    VariantType,
 )
 
 from headrace_spark.base.errors import PipelineError
@@ -79,7 +79,7 @@ from headrace_spark.clean.payload_formats import (
     sparkplug_format,
 )
 
-# Type -> what JSON has for it.
+# Type -> its column, a time since 1970 aside.
 SCALARS: Final[dict[str, DataType]] = {
     "string": StringType(),
     "long": LongType(),
@@ -91,9 +91,15 @@ SCALARS: Final[dict[str, DataType]] = {
     "timestamp_ms": LongType(),
     "timestamp_us": LongType(),
 }
-# The types that are whole numbers, and as what Spark reads them where they may be written otherwise.
+# The types that are whole numbers.
 WHOLE: Final = ("long", "timestamp_ms", "timestamp_us")
-LENIENT: Final = DecimalType(38, 10)
+# As what Spark reads a type from JSON, where that is not its column: a variant says whether it was a text or a number,
+# where Spark would make one of the other; of the texts that Spark takes for a day or a time, not all are one.
+_READ_AS: Final[dict[str, DataType]] = {
+    "string": VariantType(),
+    "date": StringType(),
+    "timestamp": StringType(),
+}
 TIMESTAMPS: Final = ("timestamp", "timestamp_s", "timestamp_ms", "timestamp_us")
 DEPTH_MAX: Final = 16
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -340,7 +346,8 @@ def _json_object(fields: Mapping[str, Kind], lenient: bool) -> StructType:
 
 def _json_kind(kind: Kind, lenient: bool) -> DataType:
     if isinstance(kind, str):
-        return LENIENT if lenient and kind in WHOLE else SCALARS[kind]
+        whole = lenient and kind in WHOLE
+        return VariantType() if whole else _READ_AS.get(kind, SCALARS[kind])
     return _json_object(kind, lenient) if isinstance(kind, dict) else ArrayType(_json_kind(kind[1], lenient))
 
 

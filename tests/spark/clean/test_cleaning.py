@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -91,11 +92,25 @@ PAYLOADS: list[tuple[str | bytes, str | None]] = [
     (good(',"count":99999999999999999999'), "wrong_type"),
     (good(',"position":3'), "wrong_type"),
     (good(',"value":1')[:-1], "not_json"),
-    ("{'device':'d','at':1}", "wrong_type"),
+    ("{'device':'d','at':1}", "not_json"),
+    (good() + " rest", "not_json"),
+    (good() + good(), "not_json"),
+    (good() + "\0", "not_json"),
+    (good(',"more":\t"\t"'), "not_json"),
+    (good() + " \n", None),
     ('{"at":1}', "missing:device"),
     ('{"device":null,"at":1}', "missing:device"),
     ('{"device":"d"}', "missing:at"),
-    ('{"device":"d","at":9223372036854775807}', "missing:at"),
+    ('{"device":"d","at":9223372036854775807}', "wrong_type"),
+    ('{"device":1,"at":1}', "wrong_type"),
+    ('{"device":{"a":1.10},"at":1}', "wrong_type"),
+    ('{"device":"\\ud800","at":1}', "wrong_type"),
+    ('{"device":"\\ud83d\\ude00","at":1}', None),
+    (good(',"value":1e400'), "wrong_type"),
+    (good(',"seen":[253402300800]'), "wrong_type"),
+    (good(',"position":{"day":"12345"}'), "wrong_type"),
+    (good(',"position":{"day":"2025"}'), "wrong_type"),
+    (good(',"position":{"day":"2025-02-30"}'), "wrong_type"),
     (b"\xff\xfe", "not_utf8"),
     (b'{"device":"\xff","at":1}', "not_utf8"),
     ("[" * 100_000, "not_json"),
@@ -129,6 +144,7 @@ OF_ONE = parse_topic_schemas(
         "schema": [
             {"name": "level", "topics": ["level"], "payload": "long"},
             {"name": "levels", "topics": ["levels"], "payload": ["double"]},
+            {"name": "name", "topics": ["name"], "payload": "string"},
             {"name": "since", "topics": ["since"], "payload": "timestamp_s"},
         ]
     }
@@ -155,6 +171,17 @@ PAYLOADS_OF_ONE: list[tuple[str, str, object]] = [
     ("levels", "[1", "not_json"),
     ("since", "1.5", datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)),
     ("since", "1e300", "wrong_type"),
+    ("levels", '[1],"value":[9,9]', "not_json"),
+    ("levels", "[1]]", "not_json"),
+    ("levels", "[1e400]", "wrong_type"),
+    ("name", '"a"', "a"),
+    ("name", '"a"} rest', "not_json"),
+    ("name", '"a","b"', "not_json"),
+    ("name", "'a'", "not_json"),
+    ("name", "a", "not_json"),
+    ("name", '"\\ud800"', "wrong_type"),
+    ("name", "1.10", "wrong_type"),
+    ("name", '["a"]', "wrong_type"),
 ]
 
 
@@ -176,6 +203,11 @@ NUMBERS: list[tuple[str, bool]] = [
     ('{"list":[1,2.5]}', False),
     ('{"in":{"n":0.1}}', False),
     ('{"n":"x"}', False),
+    ('{"n":"1,5"}', False),
+    ('{"n":1.00000000000000000000000001}', False),
+    ('{"n":true}', False),
+    ('{"n":[1]}', False),
+    ('{"n":9007199254740993e0}', False),
 ]
 
 
@@ -199,8 +231,10 @@ def test_whole_numbers_may_be_written_otherwise_where_a_schema_is_lenient(
 RESCUED: list[tuple[str, str | None]] = [
     ('{"n":1}', None),
     ('{"n":1,"b":2,"b":3}', '{"b":2,"b":3}'),
-    ('{"n":1,"N":1,"x":{"y":[1,{"z":null}]},"s":"\\u00e9"}', '{"N":1,"x":{"y":[1,{"z":null}]},"s":"é"}'),
+    ('{"n":1,"N":1,"x":{"y":[1,{"z":null}]},"s":"\\u00e9"}', '{"N":1,"x":{"y":[1,{"z":null}]},"s":"\\u00e9"}'),
     ('{"b":123456789012345678901234567890.5}', '{"b":123456789012345678901234567890.5}'),
+    (' { "b" : 1e400 , "n" : 1 ,\n"c":1.10}', '{"b":1e400,"c":1.10}'),
+    ('{"n":1,"b":"\\ud800","\\u006e":2}', '{"b":"\\ud800"}'),
 ]  # fmt: skip
 
 
@@ -229,7 +263,7 @@ def test_topics_choose_the_schema_and_event_time_says_what_is_late(spark: SparkS
     assert (found[0]["payload"], found[1]["payload"], found[2]["payload"]) == (b"x", b"\xff", None)
     assert [found[n]["late"] for n in (1, 2, 4, 5)] == [False, False, True, False]
     assert (found[1]["event_timestamp"], found[4]["event_timestamp"]) == (NOON, NOON - timedelta(seconds=301))
-    assert found[6]["anything"] is None or found[6]["anything"]["a"] is None
+    assert (found[6]["anything"], found[6]["reason"]) == (None, "wrong_type")
 
 
 def test_other_formats_than_json(spark: SparkSession, tmp_path: Path) -> None:
@@ -255,6 +289,8 @@ def test_other_formats_than_json(spark: SparkSession, tmp_path: Path) -> None:
         row(6, "plant/1", b'{"device": "d"}'),
         row(7, "plant/1", binary),
         row(8, "elsewhere", binary),
+        row(9, "pump/1", avro(avro_reading(at=NOON, value=float("inf")))),
+        row(10, "motor/1", b"\x1a\x10" + struct.pack("<2d", -float("inf"), float("nan"))),
     ]
     found = by_offset(judge(messages(spark, rows), schemas, 100, 300))
     reasons = [None, "not_avro", None, "not_protobuf", None, "not_protobuf", None, "not_utf8", "no_schema"]
@@ -265,6 +301,9 @@ def test_other_formats_than_json(spark: SparkSession, tmp_path: Path) -> None:
     values = [(m["name"], m["alias"], m["double_value"], m["int_value"]) for m in found[4]["edge"]["metrics"]]
     assert values == [("temperature", None, 21.5, None), ("flow", None, None, -2), (None, 3, None, None)]
     assert found[6]["reading"] == {"device": "d"}
+    assert found[9]["pump"] == {"device": "d", "at": NOON, "value": float("inf")}
+    endless, none = found[10]["motor"]["values"]
+    assert (endless, none != none) == (-float("inf"), True)
 
 
 def test_every_row_goes_into_exactly_one_table(spark: SparkSession) -> None:

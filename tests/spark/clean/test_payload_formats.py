@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import struct
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -87,7 +88,7 @@ def test_a_record_of_avro() -> None:
     }
     assert decoded(AVRO_FORMAT, avro(reading())) == expected
     assert decoded(AVRO_FORMAT, avro(reading(value=None)))["value"] is None
-    assert decoded(AVRO_FORMAT, avro(reading(value=float("nan"))))["value"] is None
+    assert decoded(AVRO_FORMAT, avro(reading(value=float("nan"))))["value"] == "NaN"
 
 
 def test_what_is_cut_off_or_goes_on_is_no_record() -> None:
@@ -188,6 +189,26 @@ def test_a_payload_of_sparkplug() -> None:
 
 
 FORMATS = (AVRO_FORMAT, PROTOBUF_FORMAT, sparkplug_format())
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(float("nan"), "NaN"), (float("inf"), "Infinity"), (float("-inf"), "-Infinity")],
+)
+def test_numbers_that_json_has_not_are_texts(number: float, text: str) -> None:
+    """As the JSON mapping of Protobuf has them, at any depth."""
+    inner = {"type": "record", "name": "I", "fields": [{"name": "x", "type": "float"}]}
+    fields = [
+        {"name": "value", "type": ["null", "double"]},
+        {"name": "values", "type": {"type": "array", "items": "double"}},
+        {"name": "map", "type": {"type": "map", "values": inner}},
+    ]
+    schema = {"type": "record", "name": "R", "fields": fields}
+    sent = {"value": number, "values": [1.5, number], "map": {"a": {"x": number}}}
+    found = decoded(PayloadFormat(AVRO, json.dumps(schema).encode()), avro(sent, schema))
+    assert found == {"value": text, "values": [1.5, text], "map": {"a": {"x": text}}}
+    packed = b"\x1a\x08" + struct.pack("<d", number)
+    assert decoded(PROTOBUF_FORMAT, packed)["values"] == [text]
 
 
 @given(st.sampled_from(FORMATS), st.binary(max_size=60))

@@ -42,7 +42,7 @@ def test_a_schema_and_its_types() -> None:
         "struct<device:string,at:timestamp,tags:array<string>,position:struct<lat:double,seen:array<timestamp>>>"
     )
     assert json_type(schema.fields).simpleString() == (
-        "struct<device:string,at:bigint,tags:array<string>,position:struct<lat:double,seen:array<double>>,_broken:string>"
+        "struct<device:variant,at:bigint,tags:array<variant>,position:struct<lat:double,seen:array<double>>,_broken:string>"
     )
 
 
