@@ -151,7 +151,7 @@ def test_who_reads_it_is_named_and_keeps_it_also_by_force(served: Served) -> Non
         assert served.delete("/v1/clusters?topic=kept&cluster=store")[0] == 409
         assert served.delete("/v1/queues?topic=kept&force=true")[0] == 409
         device.publish(1, "kept", b"x")
-        assert [one.payload for one in device.pull("kept", "store", 5)] == [b"x"]
+        assert [one.payload for one in device.pull("kept", "store", 5, wait_ms=10_000)] == [b"x"]
         assert device.leave("kept", "store") == 0
         assert served.delete("/v1/queues?topic=kept&force=true")[0] == 200
 
