@@ -259,7 +259,9 @@ def test_the_chart_s_configuration_listens_where_service_and_probes_look(tmp_pat
     file.write_text(_block(CHART / "values.yaml", "config"), encoding="utf-8")
     config = load(file)
     statefulset = (CHART / "templates" / "statefulset.yaml").read_text("utf-8")
-    ports = dict(re.findall(r"- name: (\w+)\n +containerPort: (\d+)", statefulset))
+    values = (CHART / "values.yaml").read_text("utf-8")
+    ports = dict(re.findall(r"- name: (\w+)\n +containerPort: (\d+)", values + statefulset))
+    assert ports.keys() == {"mqtt", "admin"}
     assert config.listeners == (f"tcp://0.0.0.0:{ports['mqtt']}",)
     assert config.admin == f"http://0.0.0.0:{ports['admin']}"
     assert not config.allow_anonymous
