@@ -15,6 +15,8 @@ from e2e.wire import PUBACK, PUBLISH
 from headrace.core.homes import Homes
 from headrace.core.ports.identity import DEFAULT_TENANT
 
+pytestmark = pytest.mark.slow
+
 BEFORE, LOST, SERVED, AFTER = range(100), range(100, 250), range(250, 300), range(300, 400)
 COPIES = 'headrace_stream_copies_taken_total{shard="%d"} %.1f'
 

@@ -15,6 +15,8 @@ from e2e.raw import RawClient
 from e2e.scenario import Stage
 from e2e.wire import CONNACK, SESSION_EXPIRY, WILL_DELAY, connect_packet
 
+pytestmark = pytest.mark.slow
+
 EACH = 4  # devices of each kind: they, and their topics, are at home in all shards
 GRACE_S = 4
 KEEP: dict[str, Any] = {"clean": False, "properties": {SESSION_EXPIRY: 600}}

@@ -25,6 +25,8 @@ from headrace.frames.bodies import hello_body
 from headrace.frames.frame import HELLO, encode_frame
 from headrace.testing import Broker, BrokerProcess
 
+pytestmark = pytest.mark.slow
+
 NUMBER = 8
 PATIENCE_S = 5.0
 HANDSHAKE_S = 0.3

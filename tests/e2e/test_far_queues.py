@@ -20,7 +20,7 @@ from e2e.test_workers import until as wait_until
 from headrace.clients.frame import Consumer, Message, Producer
 from headrace.core.homes import Homes
 
-pytestmark = pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")]
 HOMES = Homes(2)
 SOON: dict[str, Any] = {"shortest_pause_s": 0.02, "longest_pause_s": 0.2}
 DEADLINE_S = 60.0

@@ -16,7 +16,7 @@ from broker_process import BrokerProcess, free_port, headrace
 from e2e.conftest import finish
 from e2e.device import Device
 
-pytestmark = pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")]
 
 NAMES = ["doors/1", "a//b", "/", "a%2Fb", "a b&c=d;e?f", "größe/日本", "../x", "%", "%23x"]
 CLUSTER = "+ #%2B/ü&"

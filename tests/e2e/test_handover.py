@@ -25,6 +25,8 @@ from headrace.mqtt.packets import Connect, SubscriptionRequest
 from headrace.mqtt.packets import Will as LastWill
 from headrace.testing.ports import free_port
 
+pytestmark = pytest.mark.slow
+
 CONNACK = bytes([0x20, 2, 0, 0])
 PUBACK = bytes([0x40, 2, 0, 1])
 PUBLISH = codec.encode_publish(4, b"plant/t", b"21.5", 1, False, False, 1, b"", -1)

@@ -296,7 +296,7 @@ def test_tokens_of_tenants_and_consumers_let_nothing_else_be_seen_or_moved(
 
 
 def test_who_sends_half_a_body_holds_up_no_other_tenant(limiting: BrokerProcess) -> None:
-    head = b"GET /v1/journal/ HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ours\r\nContent-Length: 100\r\n"
+    head = b"GET /v1/journal/ HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ours\r\nContent-Length: 100\r\n"
     with socket.create_connection(("127.0.0.1", limiting.admin_port), timeout=60) as connection:
         connection.sendall(head + b"Expect: 100-continue\r\n\r\n")
         assert connection.recv(100).startswith(b"HTTP/1.1 100 ")  # the body is waited for

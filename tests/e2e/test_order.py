@@ -21,6 +21,8 @@ from e2e.raw import RawClient
 from e2e.wire import CONNACK, PUBLISH, connect_packet, packet, text
 from e2e.workers import Crew
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).with_name("mqttjs_order.mjs")
 ROUNDS = 20
 DEADLINE_S = 20.0

@@ -40,6 +40,8 @@ from headrace.storage.embedded.recovery import folded
 from headrace.workers.building import built
 from headrace.workers.layout import Layout
 
+pytestmark = pytest.mark.slow
+
 Brokers = Callable[..., BrokerProcess]
 CLIENTS = [f"device-{n}" for n in range(24)]
 SHARDS = 3

@@ -10,7 +10,7 @@ from e2e.raw import RawClient
 from e2e.workers import Crew
 
 Clients = Callable[..., RawClient]
-pytestmark = pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")]
 TOPICS = 300
 
 

@@ -17,7 +17,7 @@ from e2e.wire import MESSAGE_EXPIRY, PUBACK, PUBLISH
 from e2e.workers import Crew, Worker
 
 Clients = Callable[..., RawClient]
-pytestmark = pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")]
 KILLS = 2
 
 

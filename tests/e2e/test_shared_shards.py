@@ -12,7 +12,7 @@ from e2e.wire import Packet
 from e2e.workers import Crew
 
 Clients = Callable[..., RawClient]
-pytestmark = pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")]
 COUNT = 100
 
 

@@ -19,7 +19,9 @@ from e2e.wire import PINGRESP, PUBACK, SESSION_EXPIRY, WILL_DELAY, connect_packe
 Clients = Callable[..., RawClient]
 Brokers = Callable[..., BrokerProcess]
 pytestmark = pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")
-HALF_A_POST = b"POST /v1/journal/consumers/x/commit HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+HALF_A_POST = (
+    b"POST /v1/journal/consumers/x/commit HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+)
 
 
 @pytest.fixture

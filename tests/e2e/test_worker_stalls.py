@@ -20,6 +20,8 @@ from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect, SubscriptionRequest
 from headrace.mqtt.packets import Will as LastWill
 
+pytestmark = pytest.mark.slow
+
 CONNACK = bytes([0x20, 2, 0, 0])
 PINGRESP = bytes([0xD0, 0])
 KEEP_ALIVE_S = 2

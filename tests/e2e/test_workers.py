@@ -30,6 +30,8 @@ from headrace.core.homes import Homes
 from headrace.core.state.session import BRIDGE_PREFIX
 from headrace.testing.ports import free_port
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 60.0
 
 
