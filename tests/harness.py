@@ -57,7 +57,7 @@ class Harness:
 
     def _set_clock(self) -> None:
         self.clock.now_us = self.now_us + self.set_by_us
-        self.clock.mono_ms = self.now_us // 1000
+        self.clock.mono_ms = self.clock.looked_ms = self.now_us // 1000
 
     def sync(self) -> None:
         """Make everything durable and let it take effect."""

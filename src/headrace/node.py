@@ -304,6 +304,7 @@ class Node:
         if not await self._may_serve():
             return await self._stop()
         self._tick_clock()
+        self.clock.looked_ms = self.clock.mono_ms
         for shard in self.shards:
             shard.serve()
         await self._listen()

@@ -42,6 +42,7 @@ class Stalls:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._called_ms: int = clock.mono_ms
+        clock.looked_ms = clock.mono_ms
         self._until_ms: int = 0  # timers wait; 0: they do not
 
     def timers_may_run(self) -> bool:

@@ -160,7 +160,7 @@ class World:
 
     def set_clock(self) -> None:
         self.clock.now_us = self.now_us + self.wrong_us
-        self.clock.mono_ms = self.now_us // 1000
+        self.clock.mono_ms = self.clock.looked_ms = self.now_us // 1000
 
     # Steps
 

@@ -253,7 +253,13 @@ def test_silence_of_one_and_a_half_keep_alives_ends_the_connection_and_not_the_s
 
 
 def pass_unseen(harness: Harness, seconds: float) -> None:
-    """Time goes on while the process stands still: whoever speaks next does so before any timer has fired."""
+    """Time goes on, and whoever speaks next does so before the timer has come to it."""
+    stand_still(harness, seconds)
+    harness.clock.looked_ms = harness.clock.mono_ms
+
+
+def stand_still(harness: Harness, seconds: float) -> None:
+    """The loop stands still meanwhile: what is read next may have come before."""
     harness.now_us += int(seconds * 1_000_000)
     harness.clock.mono_ms += int(seconds * 1_000)
     harness.clock.now_us = harness.now_us + harness.set_by_us
@@ -317,6 +323,21 @@ def test_a_session_whose_time_is_not_over_is_resumed(passes: Callable[[Harness, 
     back = Client(harness, "away", False, 5, expiry_s=60)
     assert is_present(back)
     assert [payload for _, payload, _, _ in back.publishes()] == [b"stale"]
+
+
+@pytest.mark.parametrize(("before_s", "in_time"), [(0, True), (59, True), (61, False)])
+def test_what_came_while_the_loop_stood_still_came_in_time(before_s: float, in_time: bool) -> None:
+    """Nobody knows when CONNECT came: a will delay, or an expiry, that was not over when the loop stopped is not over."""
+    harness = Harness()
+    watcher = harness.client("w")
+    watcher.subscribe("will")
+    gone(harness, 60, 60)
+    pass_unseen(harness, before_s)
+    stand_still(harness, 600)
+    back = Client(harness, "away", False, 5, expiry_s=60)
+    assert is_present(back) is in_time
+    harness.advance(60)
+    assert [payload for _, payload, _, _ in watcher.publishes()] == ([] if in_time else [b"gone"])
 
 
 @pytest.mark.parametrize("set_by_s", [-86_400, -30, 30, 86_400])
