@@ -35,9 +35,19 @@ check() {
 }
 # The slow ones run once, in the build that ships. Spark, which computes the most and has the longest limits, gives way.
 jobs=(tests/spark/jobs)
+# Of the tests that talk to broker processes those that run in both builds; the others run once, too: they take most of the
+# time of the interpreted build, in which a broker takes up to nine times as long.
+both=(bad_input clusters connect crash flow frames in_flight qos retained session shared topics transports wills)
+in_both() {
+  printf 'tests/%s\n' conformance contract faults fuzz unit
+  printf 'tests/e2e/test_%s.py\n' "${both[@]}"
+}
 suite_of() {
   case $1 in
-    interpreted) suite "$1" interpreted -m "not spark and not compiled and not slow" ;;
+    interpreted)
+      # shellcheck disable=SC2046
+      suite "$1" interpreted -m "not spark and not compiled and not slow" $(in_both)
+      ;;
     compiled) suite "$1" compiled -m "not spark and not interpreted" ;;
     spark-jobs) renice -n 10 "$BASHPID" >/dev/null; suite "$1" interpreted -m spark "${jobs[@]}" ;;
     spark-rest) renice -n 10 "$BASHPID" >/dev/null; suite "$1" interpreted -m spark "${jobs[@]/#/--ignore=}" ;;
