@@ -14,6 +14,8 @@ from headrace.core.records.queue_record import DEVICE_OWNED, queue_record
 from headrace.frames.frame import ACK, HELLO, JOIN, LEAVE, PING, PUBLISH, PULL
 from headrace.mqtt import reason_codes as rc
 
+pytestmark = pytest.mark.interpreted  # the doors' links are classes of their own
+
 OPERATIONS: Final = [PUBLISH, JOIN, LEAVE, PULL, ACK, PING, HELLO]
 
 

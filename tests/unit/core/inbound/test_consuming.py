@@ -12,6 +12,8 @@ from headrace.core.records.record import DROP_BYTES_LIMIT
 from headrace.frames.frame import JOIN, LEAVE, PUBLISH, PULL
 from headrace.mqtt import reason_codes as rc
 
+pytestmark = pytest.mark.interpreted  # the doors' links are classes of their own
+
 
 def pairs() -> list[tuple[int, int, int]]:
     """(shards, home of the topic, shard of the connection)."""

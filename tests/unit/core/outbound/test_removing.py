@@ -14,6 +14,8 @@ from headrace.core.state.topic_queues import TopicQueue
 from headrace.errors import InUse, NotThere
 from headrace.frames.frame import ACK, JOIN, LEAVE, PUBLISH, PULL
 
+pytestmark = pytest.mark.interpreted  # the doors' links are classes of their own
+
 TOPIC = b"a/%2F b/\xc3\xa9"
 
 

@@ -9,6 +9,8 @@ from headrace.core.ports.settings import BrokerSettings
 from headrace.core.state.topic_queues import TopicQueue
 from headrace.frames.frame import JOIN, LEAVE, PUBLISH, PULL
 
+pytestmark = pytest.mark.interpreted  # the doors' links are classes of their own
+
 TERM_S = 7200
 
 
