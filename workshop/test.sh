@@ -39,7 +39,7 @@ jobs=(tests/spark/jobs)
 # time of the interpreted build, in which a broker takes up to nine times as long.
 both=(bad_input clusters connect crash flow frames in_flight qos retained session shared topics transports wills)
 in_both() {
-  printf 'tests/%s\n' conformance contract faults fuzz unit
+  printf 'tests/%s\n' conformance contract faults fuzz spark unit
   printf 'tests/e2e/test_%s.py\n' "${both[@]}"
 }
 suite_of() {
