@@ -17,7 +17,7 @@ from benchmarks.neighbours import MemoryWatch, broker, flooding, stall_library
 from benchmarks.pair import Pair
 
 SECONDS, RATE = 0.5, 100
-LIVENESS_S = 30.0  # as in `benchmarks.neighbours`: who is starved for good gets nothing in any time
+LIVENESS_S = 10.0
 GROWTH_MB = 250.0  # of a flood of an instant; the benchmark says 150 of one of ten seconds
 STALL_S = 1.0
 STALLED = ("pubrel", "sys-qos1", "qos0-behind-retained", "qos1", "subscribe-new")
