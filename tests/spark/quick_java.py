@@ -6,6 +6,7 @@ from typing import Final
 
 OPTIONS: Final = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+    " -XX:ReservedCodeCacheSize=256m -XX:-UseCodeCacheFlushing"
 )
 ENVIRONMENT: Final = {"JDK_JAVA_OPTIONS": OPTIONS}
 """For what a test starts."""
