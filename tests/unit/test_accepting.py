@@ -91,6 +91,7 @@ def test_it_says_what_is_lost_and_what_comes_again(layout: Layout) -> None:
     check(layout)
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_is_done_when_it_is_run_again(
     layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,8 @@ from headrace.journal.reader import JournalReader
 from headrace.workers.layout import Layout
 from unit.workers.journals import START_US, append, copy, made, message, taken
 
+pytestmark = pytest.mark.slow
+
 SHARDS = 3
 
 

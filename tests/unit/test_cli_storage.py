@@ -14,6 +14,8 @@ from broker_process import BrokerExitedError, BrokerProcess, headrace
 from e2e.raw import RawClient, SilenceError
 from headrace.cli_storage import ended_by_signals
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:

@@ -16,6 +16,8 @@ from faults.broker.conftest import Faults, SmallDisk
 from headrace.core.homes import Homes
 from headrace.core.ports.identity import DEFAULT_TENANT
 
+pytestmark = pytest.mark.slow
+
 Brokers = Callable[..., BrokerProcess]
 Clients = Callable[..., RawClient]
 PAYLOAD = 8000

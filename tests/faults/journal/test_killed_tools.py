@@ -22,6 +22,8 @@ from unit.journal.killing import calls_of, killed
 from unit.journal.log_at import SMALL, Started, filled, opened
 from unit.journal.test_diagnosis import DAMAGES, body_of, both, cut, flip, gone, served, tree
 
+pytestmark = pytest.mark.slow
+
 KILLS = 25
 BODIES = [body_of(number) for number in range(20)]
 

@@ -163,6 +163,7 @@ def test_however_a_backup_ends_nothing_of_it_is_left(tmp_path: Path) -> None:
     backup(tmp_path / "data", tmp_path / "copy")
 
 
+@pytest.mark.slow
 def test_what_a_killed_backup_leaves_holds_nothing(tmp_path: Path) -> None:
     started = running(tmp_path / "data")
     number = 0
@@ -209,6 +210,7 @@ def test_a_living_backup_holds_whatever_the_clock_says(tmp_path: Path) -> None:
     started.log.close()
 
 
+@pytest.mark.slow
 def test_every_end_by_sigkill_holds_nothing(tmp_path: Path) -> None:
     running(tmp_path / "data").log.close()
     number = 0

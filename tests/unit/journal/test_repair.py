@@ -153,6 +153,7 @@ def test_void_batches_are_of_bounded_size_and_take_little_space(tmp_path: Path) 
     assert all(len(list(decode_batch(batch.body, batch.base_offset))) == batch.count for batch in batches[:3])
 
 
+@pytest.mark.slow
 def test_killed_before_any_call_repair_is_run_again_and_loses_no_more(tmp_path: Path) -> None:
     number, done = 0, False
     damaged = tmp_path / "0"

@@ -97,6 +97,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
+@pytest.mark.slow
 def test_killed_before_any_call_it_serves_nothing_or_all(tmp_path: Path, copy: Path) -> None:
     number = refused = whole = 0
     while number == 0 or refused + whole == number:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import count
 from pathlib import Path
 
+import pytest
+
 from headrace.core.records.message import decode_batch
 from headrace.core.records.record import KIND_PROGRESS
 from headrace.journal.active import SegmentFile
@@ -69,6 +71,7 @@ def test_a_gap_behind_a_segment_without_records(tmp_path: Path) -> None:
         log.close()
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_is_there_or_not_at_all(tmp_path: Path) -> None:
     for number in count(1):
         data_dir = tmp_path / str(number)
