@@ -29,7 +29,8 @@ help:  ## print the targets
 setup:  ## system packages, .venv, the Delta jars and the compiled headrace: leaves a working .venv/bin/headrace
 	@workshop/setup.sh
 
-test: setup  ## format, lint, types, import rules, every test in both builds, the Spark tests, a small demo
+test:  ## format, lint, types, import rules, every test in both builds, the Spark tests, a small demo
+	@workshop/setup.sh tools
 	@workshop/test.sh
 
 deb: setup  ## a Debian package in dist/: the broker, its service, man pages and completions, for this machine's Python

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Install what is missing, and only that. Run from anywhere; safe to run again.
-# Usage: setup.sh [mosquitto]      with an argument: that system package only
+# Usage: setup.sh [tools|compiled]      with an argument: all but the compiled headrace, or that alone
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build
@@ -133,14 +133,16 @@ compiled_headrace() {
   touch "$stamp"
 }
 
-if [ $# -gt 0 ]; then
-  for package in "$@"; do have "$package" || apt_install "$package"; done
-  exit
+part=${1-all}
+case $part in all | tools | compiled) ;; *) die "no such part: $part" ;; esac
+if [ "$part" != compiled ]; then
+  system_packages
+  python_packages
+  jars
+  s3_jars
+  mqtt_js
 fi
-system_packages
-python_packages
-jars
-s3_jars
-mqtt_js
-compiled_headrace
-say "ready: .venv/bin/headrace"
+if [ "$part" != tools ]; then
+  compiled_headrace
+  say "ready: .venv/bin/headrace"
+fi
