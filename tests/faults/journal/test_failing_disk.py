@@ -113,6 +113,7 @@ def test_what_is_handed_over_meanwhile_comes_behind() -> None:
     assert run.append([b"a", b"b", b"c"]) == 4
     assert run.syncer.done_at_once == 3
     assert content(run.log)[1:] == [b"a", b"b", b"c"]
+    run.log.close()
 
 
 def test_closing_waits_for_the_syncer() -> None:
@@ -143,6 +144,7 @@ def test_what_the_syncer_cannot_write_the_thread_does_again(call: str, code: int
     run.wait_for(lambda: run.acknowledged == 2)
     assert run.failures == []
     assert content(run.log) == [first, second]
+    run.log.close()
 
 
 @pytest.mark.parametrize("call", ["create", "allocate", "pwritev", "rename", "fsync_directory"])
@@ -206,3 +208,4 @@ def test_a_reserve_that_somebody_has_removed_is_no_failure() -> None:
     disk.failures.clear()
     run.wait_for(lambda: run.acknowledged == 2)
     assert run.failures == []
+    run.log.close()
