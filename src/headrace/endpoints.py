@@ -24,7 +24,7 @@ from headrace.services.cluster_rows import ClusterRows, ShardRows
 from headrace.services.device_metrics import DeviceCollector
 from headrace.services.doors import Doors
 from headrace.services.histogram import Histogram
-from headrace.services.journal_metrics import JournalCollector, Limits
+from headrace.services.journal_metrics import JournalCollector, JournalFigures, Limits
 from headrace.services.laggards import Laggards
 from headrace.services.latencies import HistogramCollector, LatencyHistograms
 from headrace.services.metrics import BuildCollector, ReadsCollector, registry
@@ -61,7 +61,7 @@ def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[
     """Return the application of an admin address. `tokens`: the file with the bearer tokens, None: nobody has one."""
     worker, shards, process = parts.worker, parts.shards, ProcessFigures()
     collectors = registry(worker, parts.doors, parts.watchdog, process, *_collectors(parts, limits))
-    refresh = (*(shard.figures.refresh for shard in shards), process.refresh)
+    refresh = (*(one.refresh for one in _figures(shards)), process.refresh)
     rows = ShardRows({shard.number: _rows(shard, worker) for shard in shards})
     routes: list[BaseRoute] = [
         JournalRoutes(parts.directories, tokens).mount(),
@@ -72,9 +72,14 @@ def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[
     return application(not_ready, collectors, routes, refresh)
 
 
+def _figures(shards: Sequence[OwnedShard]) -> list[JournalFigures]:
+    """Return what the disks tell of the shards that have one."""
+    return [shard.storage.figures for shard in shards if shard.storage.figures is not None]
+
+
 def _rows(shard: OwnedShard, worker: Worker) -> ClusterRows:
     broker = shard.broker
-    return ClusterRows(broker.fold, broker.devices.consuming.clusters, shard.journal, worker.clock)
+    return ClusterRows(broker.fold, broker.devices.consuming.clusters, shard.storage.journal, worker.clock)
 
 
 def _collectors(parts: Parts, limits: Limits) -> list[Collector]:
@@ -82,11 +87,13 @@ def _collectors(parts: Parts, limits: Limits) -> list[Collector]:
     found = [
         BuildCollector(__version__, build()),
         BridgeCollector(parts.bridges),
-        ReadsCollector([shard.journal for shard in parts.shards]),
+        ReadsCollector([shard.storage.reads for shard in parts.shards]),
         DeviceCollector(parts.worker.brokers),
-        JournalCollector([shard.figures for shard in parts.shards], limits),
+        JournalCollector(_figures(parts.shards), limits),
         HistogramCollector(parts.synced, parts.latencies.puback, parts.latencies.delivery),
-        PeerCollector(parts.worker, parts.peers, {shard.number: shard.log.behind for shard in parts.shards}),
+        PeerCollector(
+            parts.worker, parts.peers, {shard.number: shard.storage.behind for shard in parts.shards}
+        ),
         HandOverCollector(parts.handover),
     ]
     if parts.access is not None:

@@ -59,7 +59,9 @@ from headrace.services.repeating import Repeating, repeat
 from headrace.services.sys_topics import SystemValues, numbers, state_of_bridge, tell
 from headrace.services.ticks import LoopScheduler, Stalls
 from headrace.services.watchdog import Watchdog
-from headrace.shard import OwnedShard, Surroundings, name_of, settle
+from headrace.shard import OwnedShard, Surroundings, settle
+from headrace.storage.embedded.storage import EmbeddedStorage, Listening, name_of
+from headrace.storage.port import ShardStorage
 from headrace.wiring import (
     access_is_needed,
     access_settings,
@@ -67,8 +69,8 @@ from headrace.wiring import (
     bridge_settings,
     broker_settings,
     door_settings,
+    embedded_settings,
     limit_users,
-    shard_settings,
     wish,
 )
 from headrace.workers.claim import AUTO, Claim
@@ -148,7 +150,7 @@ class Node:
 
     def _name(self) -> str:
         """Return what the node is called where bridges tell it."""
-        return self.place.node or self.shards[0].log.uuid
+        return self.place.node or self.shards[0].storage.uuid
 
     def _access_control(self) -> FileAccess | None:
         """Return the access control, None where everybody may do everything. Raises ConfigError."""
@@ -236,16 +238,29 @@ class Node:
 
     def _own_shards(self) -> None:
         """Open the journals of our shards. Raises JournalError, OSError, and then holds none of them."""
-        around = Surroundings(self.worker, self.watchdog, self._synced.observe, self._stopping.set, log)
-        settings = shard_settings(self.config)
+        stop = self._stopping.set
+        around = Surroundings(self.worker, self.watchdog, self.config.journal.full_disk, stop, log)
         try:
             for number in self.place.own_shards():
-                directory = self.layout.directory(number)
-                patient = self.place.shards > 1  # workers whose supervisor was killed may still be ending
-                self.shards.append(OwnedShard(number, directory, settings, around, patient))
+                self.shards.append(OwnedShard(number, self._storage_of(number), around))
         except BaseException:
             self._give_up_data()
             raise
+
+    def _storage_of(self, shard: int) -> ShardStorage:
+        """Open the storage of a shard. Raises JournalError, OSError."""
+        several = self.place.shards > 1
+        logger = log.bind(shard=shard) if several else log
+
+        def report(line: str) -> None:
+            logger.warning("journal", detail=line)
+
+        said = Listening(report, self._synced.observe, self.watchdog)
+        settings = embedded_settings(self.config, several)
+        # Workers whose supervisor was killed may still be ending.
+        return EmbeddedStorage(
+            self.layout.directory(shard), settings, said, str(shard) if several else "", patient=several
+        )
 
     def _give_up_data(self) -> None:
         for shard in self.shards:

@@ -1,8 +1,7 @@
-"""One shard of a worker: its journal, the broker that is folded from it, and what keeps the journal small.
+"""One shard of a worker: its storage, the broker that is folded from it, and what the node asks of the two.
 
-Runs on the loop. At a start the node opens it (which repairs the tail), then calls `recover`, `start`, `begin` and
-`serve`; at a stop `rest`, `close_sessions`, `snapshot` and `close`. A shard whose journal fails acknowledges nothing
-more; the node stops then.
+Runs on the loop. The node makes the storage, then calls `recover`, `start`, `begin` and `serve`; at a stop `rest`,
+`close_sessions`, `snapshot` and `close`. A shard whose journal fails acknowledges nothing more; the node stops then.
 """
 
 from __future__ import annotations
@@ -11,56 +10,34 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from headrace.core.records.message_id import JournalName, Origin
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.worker import Worker
-from headrace.journal.epochs import joined, published_epochs
-from headrace.journal.errors import FULL_REASONS, JournalError, JournalLocked, OffsetOutOfRange, reason_of
-from headrace.journal.log import LogSettings, SegmentedLog
-from headrace.journal.reader import JournalReader
-from headrace.journal.snapshot import newest_chain
-from headrace.services.journal_metrics import JournalFigures
+from headrace.journal.errors import reason_of
 from headrace.services.repeating import repeat
 from headrace.services.watchdog import Watchdog
 from headrace.sockets.poller import Poller
-from headrace.storage.embedded.local import LocalJournal
-from headrace.storage.embedded.recovery import load
-from headrace.storage.embedded.snapshotting import Snapshotting
-from headrace.storage.embedded.upkeep import Upkeep
-from headrace.syscalls import Syncer
+from headrace.storage.port import ShardStorage, StorageEvents
 
 HOUSEKEEPING_INTERVAL_S = 1.0
 DRAIN_TIMEOUT_S = 10.0
 WINDOW_BYTES_LEAST = 256 << 10  # of a stream: some milliseconds of a fast one
 RESERVE_SHARE = 4
 WAITS_FOR_OTHERS = "little space is left, and another shard's disk is full, or it is not there"
-LOCKED_S = 15.0  # for so long the worker of before may take to end
-LOCKED_INTERVAL_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class ShardSettings:
-    """What a shard is told. `snapshot_interval_*`: when a snapshot is due, in bytes of records and in seconds.
-    `full_disk` is what publishers get while the disk is full, for the log."""
-
-    log: LogSettings
-    snapshot_interval_bytes: int
-    snapshot_interval_s: float
-    full_disk: str
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the shards of a worker share: `failed` is called once one of their journals has failed."""
+    """What the shards of a worker share: `full_disk` is what publishers get while a disk is full, for the log; `failed`
+    is called once one of the journals has failed."""
 
     worker: Worker
     watchdog: Watchdog
-    synced: Callable[[float], None]
+    full_disk: str
     failed: Callable[[], None]
     logger: Any
 
@@ -69,44 +46,25 @@ class OwnedShard:
     """One shard of this worker. `failure` is why its journal takes nothing more; `trouble` is why it is not ready, ""
     when it is."""
 
-    def __init__(
-        self,
-        number: int,
-        directory: Path,
-        settings: ShardSettings,
-        around: Surroundings,
-        patient: bool = False,
-    ) -> None:
-        """Open the journal, with its lock. `patient`: wait for the lock, which another worker is about to leave. Raises
-        JournalError, OSError."""
+    def __init__(self, number: int, storage: ShardStorage, around: Surroundings) -> None:
+        """Own the shard of this number from now on; `close` gives its storage up."""
         self.number = number
+        self.storage = storage
         self._around = around
-        self._settings = settings
         self._is_one_of_many = around.worker.homes.shards > 1
         self.logger = around.logger.bind(shard=number) if self._is_one_of_many else around.logger
         self.failure: BaseException | None = None
         self._full = ""
         self._loop = asyncio.get_running_loop()
         self._housekeeping: asyncio.Task[None] | None = None
-        self.log = self._opened(directory, LOCKED_S if patient else 0.0)
-        self.journal = LocalJournal(self.log, OffsetOutOfRange, self._report)
-        self.broker = around.worker.own(number, self.journal)
+        self.broker = around.worker.own(number, storage.journal)
         if self._is_one_of_many:
             others = around.worker.homes.shards - 1
-            self.broker.join(self.journal, Routes(), _streams(others, self.log.reserve_bytes))
+            self.broker.join(storage.journal, Routes(), _streams(others, storage.reserve_bytes))
         self.name = JournalName()
         self.broker.journal_failed = self._fail
         self._apply = around.watchdog.watched("apply", self.broker.commit.on_high_watermark)
-        snapshots = Snapshotting(
-            self.broker,
-            self.log,
-            settings.snapshot_interval_bytes,
-            settings.snapshot_interval_s,
-            around.watchdog,
-        )
-        self._upkeep = Upkeep(self.broker, self.log, snapshots, around.watchdog)
-        self.figures = JournalFigures(self.log, str(number) if self._is_one_of_many else "")
-        self._epoch = 0  # of its streams: the offset of the record of this start
+        self._epoch = 0  # of its streams
 
     @property
     def origin(self) -> Origin | None:
@@ -118,20 +76,6 @@ class OwnedShard:
         shard; this one is among them, since another shard may keep what was published here, and give it back."""
         for shard, name in names.items():
             self.name.add_source(shard, name)
-
-    def _opened(self, directory: Path, patience_s: float) -> SegmentedLog:
-        settings = replace(self._settings.log, streams=self._is_one_of_many)
-        until = time.monotonic() + patience_s
-        while True:
-            try:
-                return SegmentedLog.open(directory, settings, self._report)
-            except JournalLocked:
-                if time.monotonic() >= until:
-                    raise
-                time.sleep(LOCKED_INTERVAL_S)
-
-    def _report(self, line: str) -> None:
-        self.logger.warning("journal", detail=line)
 
     @property
     def trouble(self) -> str:
@@ -150,31 +94,24 @@ class OwnedShard:
         """Make the state of the journal. `freeze`: what was recovered is there to stay, so the collector need not look
         at it. Raises JournalError, OSError."""
         started = time.monotonic()
-        chain = newest_chain(self.log.directory, self._report)
-        fold = self.broker.fold
-        replayed = load(fold, chain, self.log.scan, self.log.start_offset, self.logger.info)
+        found = self.storage.recover(self.broker, self.logger.info)
         if freeze:
             gc.freeze()
-        fold.epochs = joined(fold.epochs, self.log.epochs(), self.log.start_offset)
-        self.name = JournalName(self.log.uuid, fold.epochs, fold.origin)
+        self.name = found.name
         self.broker.devices.name_journal(self.name)
         self.logger.info(
             "recovered",
-            snapshot=chain[-1].position if chain else None,
-            replayed=replayed,
-            sessions=len(fold.by_incarnation),
-            high_watermark=self.log.high_watermark,
+            snapshot=found.snapshot,
+            replayed=found.replayed,
+            sessions=len(self.broker.fold.by_incarnation),
+            high_watermark=self.storage.high_watermark,
             seconds=round(time.monotonic() - started, 3),
         )
 
     def start(self, poller: Poller | None) -> None:
-        """Start the journal's threads, and close the sessions that a crash left open."""
-        syncer = None
-        if poller is not None:
-            syncer = Syncer()
-            poller.watch_signal(syncer.fd, self._on_synced)
-        self.log.start(self._on_durable, self._on_failure, self._on_full, syncer, self._around.synced)
-        self._epoch = self.log.next_offset
+        """Begin to make records durable, and close the sessions that a crash left open."""
+        events = StorageEvents(self._on_high_watermark, self._fail, self._set_full)
+        self._epoch = self.storage.start(events, poller)
         self.broker.sessions.start()
         self.broker.devices.consuming.start()
 
@@ -190,16 +127,12 @@ class OwnedShard:
     def keep_small(self) -> None:
         """Keep the journal small from now on, until `rest`."""
         turns = repeat(
-            self._around.worker.failures, self._upkeep.turn, HOUSEKEEPING_INTERVAL_S, self._not_kept
+            self._around.worker.failures, self.storage.keep_small, HOUSEKEEPING_INTERVAL_S, self._not_kept
         )
         self._housekeeping = self._loop.create_task(turns)
 
     def _not_kept(self, error: OSError) -> None:
         self.logger.error("housekeeping failed; the journal keeps what it needs", error=str(error))
-
-    def _on_synced(self) -> None:
-        self.log.finish_write()
-        self._on_high_watermark(self.log.high_watermark)
 
     def _on_high_watermark(self, high_watermark: int) -> None:
         """Let what is durable take effect, as of now: the loop may have stood still since the clock was set, and what has
@@ -212,25 +145,14 @@ class OwnedShard:
             worker.clock.mono_ms = time.monotonic_ns() // 1_000_000
         self._apply(high_watermark)
 
-    # The journal's thread calls these; the loop does the work
-
-    def _on_durable(self, high_watermark: int) -> None:
-        self._loop.call_soon_threadsafe(self._on_high_watermark, high_watermark)
-
-    def _on_failure(self, error: BaseException) -> None:
-        self._loop.call_soon_threadsafe(self._fail, error)
-
-    def _on_full(self, reason: str) -> None:
-        self._loop.call_soon_threadsafe(self._set_full, reason)
-
-    def _set_full(self, reason: str) -> None:
+    def _set_full(self, reason: str, for_space: bool) -> None:
         """Note that nothing can be written for want of space, or of descriptors, or that it can again (reason "").
         Subscribers drain; publishers wait (decision 22)."""
-        what = "the journal's disk is full" if reason in FULL_REASONS else "the journal cannot be written now"
+        what = "the journal's disk is full" if for_space else "the journal cannot be written now"
         self._full = f"{what}: {reason}" if reason else ""
-        self.broker.set_storage_full(bool(reason), reason in FULL_REASONS)
+        self.broker.set_storage_full(bool(reason), for_space)
         if reason:
-            publishers = self._settings.full_disk
+            publishers = self._around.full_disk
             self.logger.error("nothing new is acknowledged", reason=self._full, publishers=publishers)
         else:
             self.logger.warning("the journal is written again")
@@ -265,16 +187,16 @@ class OwnedShard:
         if self.failure is not None:
             return
         try:
-            await self._upkeep.snapshot(compact=False)
+            await self.storage.snapshot()
         except (OSError, MemoryError) as error:
             self.logger.error(
                 "no snapshot at the stop; the next start replays the journal", error=reason_of(error)
             )
 
     def close(self) -> None:
-        """Give up the journal and its lock."""
+        """Give up the storage."""
         self.rest()
-        self.log.close()
+        self.storage.close()
 
 
 def _streams(others: int, reserve_bytes: int) -> StreamSettings:
@@ -286,17 +208,6 @@ def _streams(others: int, reserve_bytes: int) -> StreamSettings:
         on_the_way = min(on_the_way, reserve_bytes // RESERVE_SHARE)
     settings.window_bytes = max(WINDOW_BYTES_LEAST, on_the_way // others)
     return settings
-
-
-def name_of(directory: Path, logger: Any, origin: Origin | None = None) -> JournalName | None:
-    """Return the name of a journal that another worker writes; None, which is logged, where it cannot be read. `origin`:
-    of the shards of this data directory, which were all made of one journal, or none of any."""
-    reader = JournalReader(directory)
-    try:
-        return JournalName(reader.uuid, published_epochs(reader), origin)
-    except (JournalError, OSError) as error:
-        logger.warning("the journal of another shard cannot be read now", detail=str(error))
-        return None
 
 
 async def settle(worker: Worker, shards: Sequence[OwnedShard]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from dataclasses import replace
 
 import structlog
 
@@ -21,7 +22,7 @@ from headrace.net.tls import TlsFiles
 from headrace.services.access import AccessSettings
 from headrace.services.audit import Audit
 from headrace.services.doors import DoorSettings
-from headrace.shard import ShardSettings
+from headrace.storage.embedded.storage import EmbeddedSettings
 from headrace.workers.claim import Wish, cores
 
 # Limits that nobody keeps where access control is off.
@@ -109,12 +110,11 @@ def wish(config: Config) -> Wish:
     return Wish(config.workers, config.shards, cores(), config.durability)
 
 
-def shard_settings(config: Config) -> ShardSettings:
-    """Return what each shard is told of its journal."""
+def embedded_settings(config: Config, several: bool) -> EmbeddedSettings:
+    """Return what the journal of each shard is told. `several`: there are other shards, which it has streams to."""
     journal = config.journal
-    return ShardSettings(
-        log_settings(config), journal.snapshot_interval_bytes, journal.snapshot_interval_s, journal.full_disk
-    )
+    settings = replace(log_settings(config), streams=several)
+    return EmbeddedSettings(settings, journal.snapshot_interval_bytes, journal.snapshot_interval_s)
 
 
 def door_settings(config: Config) -> DoorSettings:

@@ -42,7 +42,7 @@ def test_it_serves_several_shards(tmp_path: Path) -> None:
         )
         running = asyncio.create_task(node.run())
         await node.ready.wait()
-        watermarks = [shard.log.high_watermark for shard in node.shards]
+        watermarks = [shard.storage.high_watermark for shard in node.shards]
         node.stop()
         return await running, watermarks
 

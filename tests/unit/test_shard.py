@@ -6,6 +6,7 @@ import asyncio
 import errno
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -34,15 +35,22 @@ from headrace.services.watchdog import Watchdog
 from headrace.shard import (
     WINDOW_BYTES_LEAST,
     OwnedShard,
-    ShardSettings,
     Surroundings,
     _streams,
-    name_of,
     settle,
 )
-from headrace.storage.memory import ManualScheduler
+from headrace.storage.embedded.storage import EmbeddedSettings, EmbeddedStorage, Listening, name_of
 
-SETTINGS = ShardSettings(LogSettings(segment_bytes_max=4096, retention_bytes=16384), 1 << 40, 3600.0, "hold")
+LOG = LogSettings(segment_bytes_max=4096, retention_bytes=16384)
+
+
+def storage_of(
+    folder: Path, watchdog: Watchdog, count: int, number: int, patient: bool = False
+) -> EmbeddedStorage:
+    """The storage of one shard of so many."""
+    settings = EmbeddedSettings(replace(LOG, streams=count > 1), 1 << 40, 3600.0)
+    listening = Listening(print, lambda _: None, watchdog)
+    return EmbeddedStorage(folder, settings, listening, str(number) if count > 1 else "", patient)
 
 
 def logger(capture: LogCapture) -> Any:
@@ -61,8 +69,10 @@ class Holding:
         self.worker = Worker(scheduler, clock, BrokerSettings(), Homes(count))
         scheduler.end_tick = self.worker.end_tick
         self.stopped = 0
-        around = Surroundings(self.worker, watchdog, lambda _: None, self.stop, logger(capture))
-        self.shards = [OwnedShard(n, folder / f"shard-{n}", SETTINGS, around) for n in range(count)]
+        around = Surroundings(self.worker, watchdog, "hold", self.stop, logger(capture))
+        self.storages = [storage_of(folder / f"shard-{n}", watchdog, count, n) for n in range(count)]
+        self.logs = [storage.log for storage in self.storages]
+        self.shards = [OwnedShard(n, storage, around) for n, storage in enumerate(self.storages)]
         for shard in self.shards:
             shard.recover(freeze=False)
         for shard in self.shards:
@@ -108,7 +118,7 @@ def test_each_shard_recovers_what_it_was_told(tmp_path: Path) -> None:
 
     found: list[int] = []
     run(tmp_path, 3, tell)
-    lines = run(tmp_path, 3, lambda holding: found.extend(s.log.high_watermark for s in holding.shards))
+    lines = run(tmp_path, 3, lambda holding: found.extend(log.high_watermark for log in holding.logs))
     assert found == [3, 4, 5]  # and a record for each of two starts
     recovered = [line for line in lines if line["event"] == "recovered"]
     assert [line["shard"] for line in recovered] == [0, 1, 2]
@@ -118,7 +128,9 @@ def test_one_shard_alone_is_named_nowhere(tmp_path: Path) -> None:
     def look(holding: Holding) -> None:
         [shard] = holding.shards
         assert shard.broker.neighbours is None
-        assert shard.figures.shard == ""
+        figures = holding.storages[0].figures
+        assert figures is not None
+        assert figures.shard == ""
         shard._fail(OSError(errno.EIO, "no such luck"))
         assert shard.trouble == "journal failed: [Errno 5] no such luck"
 
@@ -129,14 +141,14 @@ def test_who_is_in_trouble_is_named_and_the_others_go_on(tmp_path: Path) -> None
     def look(holding: Holding) -> None:
         first, second = holding.shards
         assert (first.trouble, second.trouble) == ("", "")
-        second._set_full("No space left on device")
+        second._set_full("No space left on device", True)
         assert second.trouble == "shard 1: the journal's disk is full: No space left on device"
         assert second.broker.publishing.storage_full
         assert not first.broker.publishing.storage_full
         first.broker.publishing.set_others_full(True)
         assert first.trouble.startswith("shard 0: little space is left, and another shard's disk is full")
         first.broker.publishing.set_others_full(False)
-        second._set_full("")
+        second._set_full("", False)
         assert second.trouble == ""
         second._fail(OSError(errno.EIO, "no such luck"))
         assert second.trouble == "shard 1: journal failed: [Errno 5] no such luck"
@@ -145,7 +157,7 @@ def test_who_is_in_trouble_is_named_and_the_others_go_on(tmp_path: Path) -> None
 
     ends: list[int] = []
     run(tmp_path, 2, look)
-    run(tmp_path, 2, lambda holding: ends.append(holding.shards[0].log.high_watermark))
+    run(tmp_path, 2, lambda holding: ends.append(holding.logs[0].high_watermark))
     assert ends == [3]
 
 
@@ -159,11 +171,11 @@ def test_a_shard_keeps_what_another_one_has_not_read(tmp_path: Path) -> None:
             shard.broker.commit.append(message(payload=b"x" * 500))
         await settle(holding.worker, holding.shards)
         await shard.snapshot()
-        floors.append(shard.log._floor)
+        floors.append(holding.logs[0]._floor)
         shard.broker.commit.append(stream_record(FOLLOWED, 1, [(1, 7)]))
         await settle(holding.worker, holding.shards)
         await shard.snapshot()
-        floors.append(shard.log._floor)
+        floors.append(holding.logs[0]._floor)
         await holding.end()
 
     asyncio.run(life())
@@ -229,9 +241,7 @@ def test_what_is_durable_takes_effect_as_of_now(tmp_path: Path) -> None:
 
 def test_the_lock_of_a_worker_that_ends_is_waited_for(tmp_path: Path) -> None:
     async def own(patient: bool) -> None:
-        worker = Worker(ManualScheduler(), Clock(), BrokerSettings(), Homes(2))
-        around = Surroundings(worker, Watchdog(), lambda _: None, lambda: None, logger(LogCapture()))
-        OwnedShard(1, tmp_path, SETTINGS, around, patient).close()
+        storage_of(tmp_path, Watchdog(), 2, 1, patient).close()
 
     fd = lock_data_dir(DISK, tmp_path)
     with pytest.raises(JournalLocked):
@@ -276,8 +286,8 @@ def test_epochs_of_records_that_are_gone_are_known_after_a_start(tmp_path: Path)
             shard.broker.commit.append(message(payload=b"x" * 500))
             await settle(holding.worker, holding.shards)
         await shard.snapshot()
-        shard.log.apply_retention()
-        spans.append((shard.log.start_offset, shard.log.high_watermark))
+        holding.logs[0].apply_retention()
+        spans.append((holding.logs[0].start_offset, holding.logs[0].high_watermark))
         await holding.end()
 
     asyncio.run(life(tmp_path / "one"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mypy_extensions import i64
 
 from headrace.core.broker import Broker
@@ -22,7 +24,8 @@ class MemoryJournal(JournalPort):
     `on_high_watermark`.
 
     Offsets in `unreadable` cannot be read now; with `reads_fail` none can. `failed_reads` counts such answers.
-    `free_bytes` is what there is room for on a full disk, `is_tight` whether it is nearly so.
+    `free_bytes` is what there is room for on a full disk, `is_tight` whether it is nearly so. `appended` hears of each
+    batch.
     """
 
     def __init__(self, batches: list[bytes] | None = None) -> None:
@@ -32,8 +35,11 @@ class MemoryJournal(JournalPort):
         self.unreadable: set[int] = set()
         self.reads_fail = False
         self.failed_reads = 0
+        self.disk_reads = 0
+        self.damaged_reads = 0
         self.free_bytes = 0
         self.is_tight = False
+        self.appended: Callable[[], None] | None = None
         for body in batches or []:
             self._take(body)
         self.durable = len(self.records)
@@ -49,6 +55,8 @@ class MemoryJournal(JournalPort):
         self, body: bytes, records: list[object], first_timestamp_us: int, max_timestamp_us: int
     ) -> None:
         self._take(body)
+        if self.appended is not None:
+            self.appended()
 
     def room(self) -> i64:
         return self.free_bytes

@@ -1,0 +1,174 @@
+"""The embedded journal of one shard: segments in a directory of this machine, the threads that write and sync them, and
+the upkeep that keeps them small. Stands behind `storage.port.ShardStorage`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.core.broker import Broker
+from headrace.core.ports.journal import JournalPort
+from headrace.core.records.message_id import JournalName, Origin
+from headrace.journal.epochs import joined, published_epochs
+from headrace.journal.errors import FULL_REASONS, JournalError, JournalLocked, OffsetOutOfRange
+from headrace.journal.log import LogSettings, SegmentedLog
+from headrace.journal.reader import JournalReader
+from headrace.journal.snapshot import newest_chain
+from headrace.services.journal_metrics import JournalFigures
+from headrace.services.metrics import Reads
+from headrace.services.watchdog import Watchdog
+from headrace.sockets.poller import Poller
+from headrace.storage.embedded.local import LocalJournal
+from headrace.storage.embedded.recovery import load
+from headrace.storage.embedded.snapshotting import Snapshotting
+from headrace.storage.embedded.upkeep import Upkeep
+from headrace.storage.port import Recovered, StorageEvents
+from headrace.syscalls import Syncer
+
+LOCKED_S = 15.0  # for so long the worker of before may take to end
+LOCKED_INTERVAL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedSettings:
+    """What an embedded journal is told. `snapshot_interval_*`: when a snapshot is due, in bytes of records and in
+    seconds."""
+
+    log: LogSettings
+    snapshot_interval_bytes: int
+    snapshot_interval_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Who hears what an embedded journal does beside its records: `report` lines for the log, `synced` how many seconds
+    a write with its sync took (also on the thread of the journal), `watchdog` what is done in slices."""
+
+    report: Callable[[str], None]
+    synced: Callable[[float], None]
+    watchdog: Watchdog
+
+
+class EmbeddedStorage:
+    """`ShardStorage` over a `SegmentedLog`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: EmbeddedSettings,
+        listening: Listening,
+        shard: str = "",
+        patient: bool = False,
+    ) -> None:
+        """Open the journal, with its lock, and repair its tail. `shard` is its number in metrics, "" where there is one.
+        `patient`: wait for the lock, which another worker is about to leave. Raises JournalError, OSError."""
+        self._settings = settings
+        self._listening = listening
+        self._loop = asyncio.get_running_loop()
+        self._upkeep: Upkeep | None = None
+        self._events: StorageEvents | None = None
+        self.log = _opened(directory, settings.log, listening.report, LOCKED_S if patient else 0.0)
+        local = LocalJournal(self.log, OffsetOutOfRange, listening.report)
+        self.journal: JournalPort = local
+        self.reads: Reads = local
+        self.figures: JournalFigures | None = JournalFigures(self.log, shard)
+
+    @property
+    def uuid(self) -> str:
+        return self.log.uuid
+
+    @property
+    def high_watermark(self) -> int:
+        return self.log.high_watermark
+
+    @property
+    def reserve_bytes(self) -> int:
+        return self.log.reserve_bytes
+
+    def behind(self, offset: int) -> tuple[int, int]:
+        return self.log.behind(offset)
+
+    def recover(self, broker: Broker, report: Callable[[str], None]) -> Recovered:
+        chain = newest_chain(self.log.directory, self._listening.report)
+        fold = broker.fold
+        replayed = load(fold, chain, self.log.scan, self.log.start_offset, report)
+        fold.epochs = joined(fold.epochs, self.log.epochs(), self.log.start_offset)
+        settings, watchdog = self._settings, self._listening.watchdog
+        snapshots = Snapshotting(
+            broker, self.log, settings.snapshot_interval_bytes, settings.snapshot_interval_s, watchdog
+        )
+        self._upkeep = Upkeep(broker, self.log, snapshots, watchdog)
+        name = JournalName(self.log.uuid, fold.epochs, fold.origin)
+        return Recovered(name, chain[-1].position if chain else None, replayed)
+
+    def start(self, events: StorageEvents, poller: Poller | None) -> int:
+        self._events = events
+        syncer = None
+        if poller is not None:
+            syncer = Syncer()
+            poller.watch_signal(syncer.fd, self._on_synced)
+        synced = self._listening.synced
+        self.log.start(self._on_durable, self._on_failure, self._on_full, syncer, synced)
+        return self.log.next_offset
+
+    def _on_synced(self) -> None:
+        self.log.finish_write()
+        self._to_whom().durable(self.log.high_watermark)
+
+    def _to_whom(self) -> StorageEvents:
+        assert self._events is not None, "started"
+        return self._events
+
+    # The journal's thread calls these; the loop does the work
+
+    def _on_durable(self, high_watermark: int) -> None:
+        self._loop.call_soon_threadsafe(self._to_whom().durable, high_watermark)
+
+    def _on_failure(self, error: BaseException) -> None:
+        self._loop.call_soon_threadsafe(self._to_whom().failed, error)
+
+    def _on_full(self, reason: str) -> None:
+        self._loop.call_soon_threadsafe(self._to_whom().full, reason, reason in FULL_REASONS)
+
+    # What keeps it small
+
+    def _tended(self) -> Upkeep:
+        assert self._upkeep is not None, "recovered"
+        return self._upkeep
+
+    async def keep_small(self) -> None:
+        await self._tended().turn()
+
+    async def snapshot(self) -> None:
+        await self._tended().snapshot(compact=False)
+
+    def close(self) -> None:
+        self.log.close()
+
+
+def _opened(
+    directory: Path, settings: LogSettings, report: Callable[[str], None], patience_s: float
+) -> SegmentedLog:
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            return SegmentedLog.open(directory, settings, report)
+        except JournalLocked:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(LOCKED_INTERVAL_S)
+
+
+def name_of(directory: Path, logger: Any, origin: Origin | None = None) -> JournalName | None:
+    """Return the name of a journal that another worker writes; None, which is logged, where it cannot be read. `origin`:
+    of the shards of this data directory, which were all made of one journal, or none of any."""
+    reader = JournalReader(directory)
+    try:
+        return JournalName(reader.uuid, published_epochs(reader), origin)
+    except (JournalError, OSError) as error:
+        logger.warning("the journal of another shard cannot be read now", detail=str(error))
+        return None

@@ -1,0 +1,192 @@
+"""What every storage of a shard behind `ShardStorage` does: segments in a directory, and the one in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from harness import message
+from headrace.core.homes import Homes
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.message import Message
+from headrace.core.worker import Worker
+from headrace.journal.log import LogSettings
+from headrace.services.ticks import LoopScheduler
+from headrace.services.watchdog import Watchdog
+from headrace.storage.embedded.storage import EmbeddedSettings, EmbeddedStorage, Listening
+from headrace.storage.memory_storage import MemoryStorage
+from headrace.storage.port import Recovered, ShardStorage, StorageEvents
+
+DEADLINE_S = 10.0
+
+
+class Place:
+    """Where a storage keeps what it has, from one owner to the next."""
+
+    def open(self) -> ShardStorage:
+        raise NotImplementedError
+
+
+class Folder(Place):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def open(self) -> ShardStorage:
+        settings = EmbeddedSettings(LogSettings(segment_bytes_max=4096), 1 << 40, 3600.0)
+        return EmbeddedStorage(self.path, settings, Listening(print, lambda _: None, Watchdog()))
+
+
+class Memory(Place):
+    def __init__(self) -> None:
+        self.storage = MemoryStorage()
+
+    def open(self) -> ShardStorage:
+        self.storage = MemoryStorage(self.storage.batches)
+        return self.storage
+
+
+@pytest.fixture(params=["embedded", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return Folder(tmp_path) if request.param == "embedded" else Memory()
+
+
+class Owner:
+    """A broker over a storage, without a node: it notes what it hears."""
+
+    def __init__(self, storage: ShardStorage) -> None:
+        self.storage = storage
+        self.heard: list[int] = []
+        clock = Clock()
+        clock.now_us = 1_790_000_000_000_000
+        scheduler = LoopScheduler(asyncio.get_running_loop(), Watchdog())
+        self.worker = Worker(scheduler, clock, BrokerSettings(), Homes())
+        scheduler.end_tick = self.worker.end_tick
+        self.broker = self.worker.own(0, storage.journal)
+        self.found: Recovered = storage.recover(self.broker, print)
+        self.epoch = storage.start(StorageEvents(self.durable, self.failed, self.full), None)
+
+    def durable(self, high_watermark: int) -> None:
+        assert self.storage.high_watermark >= high_watermark
+        self.heard.append(high_watermark)
+        self.broker.commit.on_high_watermark(high_watermark)
+
+    def failed(self, error: BaseException) -> None:
+        raise AssertionError(error)
+
+    def full(self, reason: str, for_space: bool) -> None:
+        raise AssertionError((reason, for_space))
+
+    async def append(self, *payloads: bytes) -> None:
+        """Append messages, and wait until they are durable."""
+        for payload in payloads:
+            self.broker.commit.append(message(payload=payload))
+        self.worker.end_tick()
+        deadline = time.monotonic() + DEADLINE_S
+        while not self.broker.idle:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.001)
+
+
+def owned(place: Place, look: Callable[[Owner], Awaitable[None]]) -> None:
+    """Own what is there, look at it, and give it up."""
+
+    async def life() -> None:
+        storage = place.open()
+        try:
+            await look(Owner(storage))
+        finally:
+            storage.close()
+
+    asyncio.run(life())
+
+
+def test_what_is_appended_becomes_durable_in_order(place: Place) -> None:
+    async def look(owner: Owner) -> None:
+        for count in range(5):
+            await owner.append(*[b"x"] * count)
+        assert owner.heard == sorted(owner.heard)
+        assert owner.heard[-1] == owner.storage.high_watermark == 10
+
+    owned(place, look)
+
+
+def test_the_next_owner_finds_what_was_durable(place: Place) -> None:
+    async def write(owner: Owner) -> None:
+        await owner.append(b"one", b"two")
+        await owner.append(b"three")
+
+    async def read(owner: Owner) -> None:
+        assert owner.found.replayed == 3
+        assert owner.storage.high_watermark == 3
+        found = [owner.storage.journal.fetch(offset) for offset in range(3)]
+        payloads = [one.payload for one in found if isinstance(one, Message)]
+        assert payloads == [b"one", b"two", b"three"]
+
+    owned(place, write)
+    owned(place, read)
+
+
+def test_an_owner_behind_one_that_wrote_something_has_a_higher_epoch(place: Place) -> None:
+    epochs: list[int] = []
+
+    async def look(owner: Owner) -> None:
+        epochs.append(owner.epoch)
+        await owner.append(b"x")
+
+    for _ in range(3):
+        owned(place, look)
+    assert epochs == sorted(set(epochs))
+
+
+def test_the_name_is_the_same_for_every_owner(place: Place) -> None:
+    names: list[tuple[str, bytes]] = []
+
+    async def look(owner: Owner) -> None:
+        first = message()
+        first.offset = 0
+        names.append((owner.storage.uuid, owner.found.name.id_of(first)))
+        await owner.append(b"x")
+
+    owned(place, look)
+    owned(place, look)
+    assert names[0] == names[1]
+    assert names[0][0]
+
+
+def test_a_snapshot_loses_nothing_and_may_be_taken_at_any_time(place: Place) -> None:
+    async def write(owner: Owner) -> None:
+        await owner.append(*[b"x" * 1000] * 10)
+        await owner.storage.snapshot()
+        await owner.append(b"behind it")
+        await owner.storage.keep_small()
+
+    async def read(owner: Owner) -> None:
+        last = owner.storage.journal.fetch(10)
+        assert isinstance(last, Message)
+        assert last.payload == b"behind it"
+
+    owned(place, write)
+    owned(place, read)
+
+
+def test_it_says_how_much_lies_behind_an_offset(place: Place) -> None:
+    async def look(owner: Owner) -> None:
+        await owner.append(b"one", b"two", b"three")
+        assert [owner.storage.behind(offset)[0] for offset in (0, 2, 3, 9)] == [3, 1, 0, 0]
+
+    owned(place, look)
+
+
+def test_it_holds_no_more_once_it_is_given_up(place: Place) -> None:
+    async def life() -> None:
+        for _ in range(3):
+            storage = place.open()
+            Owner(storage)
+            storage.close()
+
+    asyncio.run(life())
