@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,8 @@ from time_limit import expect_signals, limit_of, limited
 settings.register_profile("headrace", deadline=None)
 settings.load_profile("headrace")
 
+
+WRITER_ENDS_S = 5.0
 
 expect_signals()
 
@@ -36,7 +39,17 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     with limited(limit_of(item)):
         yield
     if nextitem is None or nextitem.path != item.path:
+        end_journals()
         gc.collect()
+
+
+def end_journals() -> None:
+    """End the writers of journals that tests have left open, as if power had gone: each would keep its disk, which may be
+    simulated and lie in memory, to the end of the run."""
+    for thread in threading.enumerate():
+        if thread.name == "journal-writer":
+            thread._target.__self__.queue.put(None)  # type: ignore[attr-defined]
+            thread.join(WRITER_ENDS_S)
 
 
 def pytest_collection_finish() -> None:
