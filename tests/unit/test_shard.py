@@ -211,6 +211,7 @@ def test_a_retained_message_that_a_session_was_given_has_the_message_id_of_where
     run(tmp_path, 2, look)
 
 
+@pytest.mark.interpreted  # what it defers is a class of its own; `shard` is interpreted in both builds
 def test_what_is_durable_takes_effect_as_of_now(tmp_path: Path) -> None:
     """The process may have stood still since the clock was set: what has expired meanwhile is not to be delivered."""
     seen: list[int] = []

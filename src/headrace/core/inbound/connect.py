@@ -139,11 +139,16 @@ class Sessions(SignInListener):
         return tenant.sessions.get(client_id)
 
     def _settle_absence(self, session: Session) -> bool:
-        """Do what the timer of a closed session is for if it is due. False: nothing is, or whoever asks may have asked
-        before it was: what came while the loop stood still came in time (decision 43)."""
+        """Do what the timer of a closed session is for if it is due. False: nothing is, or it is a will delay and whoever
+        asks may have asked before it was over: what came while the loop stood still came in time (decision 43). A session
+        whose time is over is resumed by nobody."""
         timer = session.timer
         clock = self._clock
-        if timer is None or timer.due_ms > clock.waits_since_ms(clock.mono_ms):
+        now_ms = clock.mono_ms
+        if timer is None or timer.due_ms > now_ms:
+            return False
+        may_be_in_time = timer.due_ms > clock.waits_since_ms(now_ms)
+        if may_be_in_time and isinstance(timer, _Absence) and now_ms < timer.expires_ms:
             return False
         timer.fire(self._clock.mono_ms)
         timer.cancel()  # if that raised, it is tried again when the timer comes to it
@@ -653,7 +658,7 @@ class _Absence(Timer):
         super().__init__()
         self._sessions = sessions
         self._session = session
-        self._expires_ms = expires_ms
+        self.expires_ms = expires_ms
 
     def fire(self, now_ms: int) -> None:
-        self._sessions.absence_over(self._session, self._expires_ms)
+        self._sessions.absence_over(self._session, self.expires_ms)

@@ -326,18 +326,32 @@ def test_a_session_whose_time_is_not_over_is_resumed(passes: Callable[[Harness, 
 
 
 @pytest.mark.parametrize(("before_s", "in_time"), [(0, True), (59, True), (61, False)])
-def test_what_came_while_the_loop_stood_still_came_in_time(before_s: float, in_time: bool) -> None:
-    """Nobody knows when CONNECT came: a will delay, or an expiry, that was not over when the loop stopped is not over."""
+def test_a_client_that_came_while_the_loop_stood_still_came_within_its_will_delay(
+    before_s: float, in_time: bool
+) -> None:
+    """Nobody knows when CONNECT came: a will delay that was not over when the loop stopped is not over."""
     harness = Harness()
     watcher = harness.client("w")
     watcher.subscribe("will")
-    gone(harness, 60, 60)
+    gone(harness, 3600, 60)
     pass_unseen(harness, before_s)
     stand_still(harness, 600)
-    back = Client(harness, "away", False, 5, expiry_s=60)
-    assert is_present(back) is in_time
+    back = Client(harness, "away", False, 5, expiry_s=3600)
+    assert is_present(back)
     harness.advance(60)
     assert [payload for _, payload, _, _ in watcher.publishes()] == ([] if in_time else [b"gone"])
+
+
+@pytest.mark.parametrize("will_delay_s", [30, 60])
+def test_a_session_that_was_over_while_the_loop_stood_still_is_not_resumed(will_delay_s: int) -> None:
+    harness = Harness()
+    watcher = harness.client("w")
+    watcher.subscribe("will")
+    gone(harness, 60, will_delay_s)
+    stand_still(harness, 600)
+    assert not is_present(Client(harness, "away", False, 5, expiry_s=60))
+    harness.advance(60)
+    assert [payload for _, payload, _, _ in watcher.publishes()] == [b"gone"]
 
 
 @pytest.mark.parametrize("set_by_s", [-86_400, -30, 30, 86_400])
