@@ -24,6 +24,11 @@ TEXTS = sorted(
 PURE = ("headrace/mqtt", "headrace/frames", "headrace/core", "headrace/errors.py", "headrace/stream.py")
 # Tested through what they are part of rather than alone; who gets a test file of its own leaves this list.
 TESTED_TOGETHER = {
+    "tests/contract/test_storage.py": [
+        "headrace/storage/embedded/storage.py",
+        "headrace/storage/memory_storage.py",
+        "headrace/storage/port.py",
+    ],
     "tests/unit/core/test_broker.py": [
         "headrace/core/inbound/acknowledging.py",
         "headrace/core/inbound/connack.py",

@@ -32,9 +32,9 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class StorageEvents:
-    """Who hears what becomes of the records. `durable(high_watermark)`: those below it are. `failed(error)`: once, and
-    last: nothing can be made durable any more. `full(reason, for_space)`: what is appended waits, for want of space or of
-    something else; with the reason "" it goes on."""
+    """The functions that a storage tells of its records. `durable(high_watermark)`: those below it are.
+    `failed(error)`: once, and last: nothing can be made durable any more. `full(reason, for_space)`: what is appended
+    waits, for want of space or of something else; with the reason "" it goes on."""
 
     durable: Callable[[int], None]
     failed: Callable[[BaseException], None]

@@ -45,7 +45,7 @@ class EmbeddedSettings:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Who hears what an embedded journal does beside its records: `report` lines for the log, `synced` how many seconds
+    """The functions that an embedded journal tells of its work: `report` lines for the log, `synced` how many seconds
     a write with its sync took (also on the thread of the journal), `watchdog` what is done in slices."""
 
     report: Callable[[str], None]
