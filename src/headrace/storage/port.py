@@ -1,8 +1,8 @@
 """What a shard stands on, as the node sees it: a journal that makes records durable and gives them back, with whatever
 keeps it small, gets it back at a start and says how it is.
 
-Embedded: `storage.embedded.storage`. In memory, for tests and for brokers that need not remember: `storage.memory`. All
-of it is called on the loop, and calls back there. What core asks for per message is the hot port behind it,
+Embedded: `storage.embedded.storage`. In memory, for tests: `storage.memory_storage`. All of it is called on the loop, and
+calls back there. What core asks for per message is the hot port behind it,
 `core.ports.journal`.
 """
 

@@ -150,7 +150,7 @@ class Sessions(SignInListener):
         may_be_in_time = timer.due_ms > clock.waits_since_ms(now_ms)
         if may_be_in_time and isinstance(timer, _Absence) and now_ms < timer.expires_ms:
             return False
-        timer.fire(self._clock.mono_ms)
+        timer.fire(now_ms)
         timer.cancel()  # if that raised, it is tried again when the timer comes to it
         return True
 

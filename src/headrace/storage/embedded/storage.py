@@ -70,7 +70,6 @@ class EmbeddedStorage:
         self._listening = listening
         self._loop = asyncio.get_running_loop()
         self._upkeep: Upkeep | None = None
-        self._events: StorageEvents | None = None
         self.log = _opened(directory, settings.log, listening.report, LOCKED_S if patient else 0.0)
         local = LocalJournal(self.log, OffsetOutOfRange, listening.report)
         self.journal: JournalPort = local
@@ -106,33 +105,28 @@ class EmbeddedStorage:
         return Recovered(name, chain[-1].position if chain else None, replayed)
 
     def start(self, events: StorageEvents, poller: Poller | None) -> int:
-        self._events = events
+        log, loop = self.log, self._loop
+
+        def synced() -> None:
+            log.finish_write()
+            events.durable(log.high_watermark)
+
+        # The journal's thread calls these; the loop does the work.
+        def durable(high_watermark: int) -> None:
+            loop.call_soon_threadsafe(events.durable, high_watermark)
+
+        def failed(error: BaseException) -> None:
+            loop.call_soon_threadsafe(events.failed, error)
+
+        def full(reason: str) -> None:
+            loop.call_soon_threadsafe(events.full, reason, reason in FULL_REASONS)
+
         syncer = None
         if poller is not None:
             syncer = Syncer()
-            poller.watch_signal(syncer.fd, self._on_synced)
-        synced = self._listening.synced
-        self.log.start(self._on_durable, self._on_failure, self._on_full, syncer, synced)
-        return self.log.next_offset
-
-    def _on_synced(self) -> None:
-        self.log.finish_write()
-        self._to_whom().durable(self.log.high_watermark)
-
-    def _to_whom(self) -> StorageEvents:
-        assert self._events is not None, "started"
-        return self._events
-
-    # The journal's thread calls these; the loop does the work
-
-    def _on_durable(self, high_watermark: int) -> None:
-        self._loop.call_soon_threadsafe(self._to_whom().durable, high_watermark)
-
-    def _on_failure(self, error: BaseException) -> None:
-        self._loop.call_soon_threadsafe(self._to_whom().failed, error)
-
-    def _on_full(self, reason: str) -> None:
-        self._loop.call_soon_threadsafe(self._to_whom().full, reason, reason in FULL_REASONS)
+            poller.watch_signal(syncer.fd, synced)
+        log.start(durable, failed, full, syncer, self._listening.synced)
+        return log.next_offset
 
     # What keeps it small
 
