@@ -48,7 +48,9 @@ def end_journals() -> None:
     simulated and lie in memory, to the end of the run."""
     for thread in threading.enumerate():
         if thread.name == "journal-writer":
-            thread._target.__self__.queue.put(None)  # type: ignore[attr-defined]
+            run = getattr(thread, "_target", None)  # a thread that has just ended has none
+            if run is not None:
+                run.__self__.queue.put(None)
             thread.join(WRITER_ENDS_S)
 
 
