@@ -16,7 +16,7 @@ step() {
   shift
   printf '\n=== %s\n' "$name"
   "$@" </dev/null || { outcome=FAILED; failed=1; }
-  report+=("$(printf '%-34s %-7s %4d s' "$name" "$outcome" $((SECONDS - began)))")
+  report+=("$(printf '%-34s %-8s %4d s' "$name" "$outcome" $((SECONDS - began)))")
 }
 
 check() {
@@ -111,11 +111,12 @@ alone() {
     suite "$name" "@build/failed-$name" </dev/null || return
   done
 }
-interpreted() { begin interpreted && finish interpreted; }
-compiled() { begin compiled && finish compiled; }
-builds() { begin interpreted compiled && finish interpreted compiled; }
-spark() { begin spark-jobs spark-rest && finish spark-jobs spark-rest; }
-suites() { begin interpreted compiled spark-jobs spark-rest && finish interpreted compiled spark-jobs spark-rest; }
+together() { begin "$@"; finish "$@"; }
+interpreted() { together interpreted; }
+compiled() { together compiled; }
+builds() { together interpreted compiled; }
+spark() { together spark-jobs spark-rest; }
+suites() { together interpreted compiled spark-jobs spark-rest; }
 counts() { step "instructions per message" "$bin/python" -m benchmarks.instructions; }
 demo() { step "demo, a tenth of the size" "$bin/python" -m demo --size small; }
 
