@@ -92,6 +92,9 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         1024  # towards subscribers, caps their Receive Maximum
     )
     page_messages: Positive = 256
+    # Which member of a shared subscription gets a message, of those that have room: the next one in turn, or of the next
+    # sixteen the one with the fewest unacknowledged.
+    shared_strategy: Literal["round-robin", "least-in-flight"] = "round-robin"
     application_client_ids: tuple[str, ...] = ()  # shell patterns: "archive-*"
     application_user_names: tuple[str, ...] = ()
     session_type_property: bool = True  # the CONNECT user property session-type may choose
@@ -540,19 +543,19 @@ RELOADED = {
         ),
         *("user_messages_per_s", "user_connections_max", "user_subscriptions_max", "over_rate"),
     ),
+    "session": ("shared_strategy",),
     "access": ("ban_after_failures", "ban_window_s", "ban_s", "connects_per_minute"),
 }
 
 
 def reloaded(running: Config, fresh: Config) -> tuple[Config, list[str]]:
-    """Return `running` with the limits of `fresh`, and the keys in which the two still differ: these need a restart."""
-    limits = {key: getattr(fresh.limits, key) for key in RELOADED["limits"]}
-    access = {key: getattr(fresh.access, key) for key in RELOADED["access"]}
-    merged = msgspec.structs.replace(
-        running,
-        limits=msgspec.structs.replace(running.limits, **limits),
-        access=msgspec.structs.replace(running.access, **access),
-    )
+    """Return `running` with what is `RELOADED` of `fresh`, and the keys in which the two still differ: these need a
+    restart."""
+    tables = {}
+    for table, keys in RELOADED.items():
+        taken = {key: getattr(getattr(fresh, table), key) for key in keys}
+        tables[table] = msgspec.structs.replace(getattr(running, table), **taken)
+    merged = msgspec.structs.replace(running, **tables)
     return merged, _differing("", msgspec.to_builtins(merged), msgspec.to_builtins(fresh))
 
 

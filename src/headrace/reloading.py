@@ -78,6 +78,7 @@ class Reloading:
         limits, settings = merged.limits, self._worker.settings
         settings.subscriptions_max = limits.subscriptions_max
         settings.subscription_bytes_max = limits.subscription_bytes_max
+        settings.shared_strategy = merged.session.shared_strategy
         self._doors.limit(door_settings(merged))
         if differing:
             log.warning("some changes of the configuration need a restart", keys=differing)

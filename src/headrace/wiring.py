@@ -45,6 +45,7 @@ def broker_settings(config: Config) -> BrokerSettings:
     settings.receive_maximum = session.receive_maximum
     settings.inflight_max = session.inflight_max
     settings.page_messages = session.page_messages
+    settings.shared_strategy = session.shared_strategy
     settings.restart_grace_ms = int(session.restart_grace_s * 1000)
     settings.application_client_ids = list(session.application_client_ids)
     settings.application_user_names = list(session.application_user_names)

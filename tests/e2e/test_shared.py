@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess
+from broker_process import BrokerProcess, make_broker
+from e2e.conftest import finish
 from e2e.raw import RawClient, SilenceError
 from e2e.wire import (
     PUBACK,
@@ -164,6 +168,52 @@ def test_direct_and_shared_ids_do_not_meet(broker: BrokerProcess, clients: Clien
     assert len({packet.packet_id for packet in found}) == 10
     for topic in "ab":
         assert numbers([packet for packet in found if packet.topic.endswith(topic)]) == list(range(5))
+
+
+def unlike(members: list[RawClient], publisher: RawClient, topic: str, numbers: range) -> list[int]:
+    """Publish one message after the other; return how many each member got, of which the first acknowledges none."""
+    counts = [0 for _ in members]
+    for number in numbers:
+        publisher.deliver(topic, str(number))
+        came = next_of(members)
+        for at, packet in came:
+            counts[at] += 1
+            if at:
+                members[at].ack(PUBACK, packet.packet_id)
+                members[at].ping()  # the broker has it
+    return counts
+
+
+def next_of(members: list[RawClient], deadline_s: float = 30.0) -> list[tuple[int, Packet]]:
+    """The next message, and which member got it."""
+    until = time.monotonic() + deadline_s
+    while time.monotonic() < until:
+        came = [(at, packet) for at, client in enumerate(members) for packet in client.ping()]
+        if came:
+            return came
+    raise SilenceError("no member got the message")
+
+
+@pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")
+def test_the_strategy_says_who_is_next_also_after_a_reload(
+    tmp_path: Path, clients: Clients, name: str
+) -> None:
+    """The same members of the same group, with the one strategy and then with the other."""
+    file = tmp_path / "headrace.toml"
+    file.write_text('[session]\nshared_strategy = "round-robin"\n', encoding="utf-8")
+    broker = make_broker(tmp_path / "broker", {}, ["--config", str(file)])
+    broker.start()
+    try:
+        members = [member(broker, clients, f"{name}-{n}", f"$share/g/{name}") for n in range(3)]
+        publisher = clients(broker)
+        assert unlike(members, publisher, name, range(12)) == [4, 4, 4]
+        file.write_text('[session]\nshared_strategy = "least-in-flight"\n', encoding="utf-8")
+        seen = len(broker.lines)
+        os.kill(broker.pid, signal.SIGHUP)
+        broker.wait_for_line("reloaded", after=seen)
+        assert unlike(members, publisher, name, range(12)) == [0, 6, 6]
+    finally:
+        finish(broker)
 
 
 def test_a_group_survives_kills(own_broker: BrokerProcess, clients: Clients) -> None:

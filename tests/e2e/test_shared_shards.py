@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from e2e.raw import RawClient
-from e2e.test_shared import gather, member, numbers
+from e2e.test_shared import gather, member, numbers, unlike
 from e2e.wire import Packet
 from e2e.workers import Crew
 
@@ -55,3 +56,30 @@ def test_members_of_both_workers_share_what_is_published_at_one(
     ]
     found = gather(members, COUNT, 60)
     assert came(found, "plant/2", qos) == list(range(COUNT, 2 * COUNT))
+
+
+@pytest.mark.parametrize("strategy", ["round-robin", "least-in-flight"])
+def test_a_strategy_holds_over_members_of_both_workers(
+    tmp_path: Path, clients: Clients, strategy: str
+) -> None:
+    """The first of three members acknowledges nothing: one of the worker that has not the group, as the second."""
+    crew = Crew(tmp_path, 2, 2, {"session.shared_strategy": strategy})
+    try:
+        crew.start()
+        share, homes = share_in(crew, 0), (1, 1, 0)
+        names = [crew.name_in(home, f"m{at}-") for at, home in enumerate(homes)]
+        members = [
+            member(crew.workers[home], clients, client_id, share)
+            for home, client_id in zip(homes, names, strict=True)
+        ]
+        writer = clients(crew.workers[1], crew.name_in(1, "w"))
+        counts = unlike(members, writer, "plant/1", range(24))
+        assert sum(counts) == 24
+        if strategy == "round-robin":
+            assert counts == [8, 8, 8]
+        else:  # an acknowledgement that is on its way to the home of the group may make it one more
+            assert counts[0] <= 3
+            assert min(counts[1:]) >= 4
+    finally:
+        crew.end()
+    crew.check()

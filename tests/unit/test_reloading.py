@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import CapturingLogger
 
 from headrace import reloading as module
-from headrace.config import Config, InvalidKey, LimitsConfig
+from headrace.config import Config, InvalidKey, LimitsConfig, SessionConfig
 from headrace.core.ports.identity import Limits
 from headrace.core.ports.settings import BrokerSettings
 from headrace.net.tls import UnusableCertificate
@@ -61,11 +61,13 @@ class Parts:
 def test_limits_are_those_of_the_file_from_now_on(log: CapturingLogger) -> None:
     parts = Parts()
     limits = LimitsConfig(subscriptions_max=7, subscription_bytes_max=8)
-    parts.fresh = msgspec.structs.replace(RUNNING, limits=limits)
+    session = SessionConfig(shared_strategy="least-in-flight")
+    parts.fresh = msgspec.structs.replace(RUNNING, limits=limits, session=session)
     reloading = parts.reloading()
     reloading.run()
     assert [call.args for call in log.calls] == [("reloaded",)]
     assert (parts.settings.subscriptions_max, parts.settings.subscription_bytes_max) == (7, 8)
+    assert parts.settings.shared_strategy == "least-in-flight"
     assert reloading.config.limits.subscriptions_max == 7
     assert len(parts.door_limits) == parts.bridges_reloaded == 1
 

@@ -1,14 +1,14 @@
 """Delivery of shared subscriptions: which member gets the next entry of a group, and when.
 
 Runs on the loop. Entries are drawn by members that have quota, so a slow member holds up nobody; with several ready the
-configured strategy chooses. With every member away, messages stay in the group's queue. A member that was found without
-room is not asked again before it has some: so a message and an acknowledgement cost the same however many members a group
-has, and groups a member, but for the strategies that compare all members.
+configured strategy chooses (decision 13). With every member away, messages stay in the group's queue. A member that was
+found without room is not asked again before it has some, and a strategy compares `COMPARED_MAX` members at most: so a
+message and an acknowledgement cost the same however many members a group has, and groups a member.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
@@ -34,8 +34,6 @@ from headrace.core.state.backlog import REF_OFFSET_SHIFT
 from headrace.core.state.free_ids import free_draw_id, has_free_id
 from headrace.core.state.groups import (
     REF_MAYBE_SENT,
-    ROUND_ROBIN,
-    STICKY,
     Draw,
     Group,
     Membership,
@@ -48,6 +46,9 @@ from headrace.mqtt import reason_codes as rc
 
 if TYPE_CHECKING:
     from headrace.core.ports.settings import BrokerSettings
+
+LEAST_IN_FLIGHT: Final = "least-in-flight"  # of the next members in turn; anything else: the next one
+COMPARED_MAX: Final = 16
 
 
 class Lending:
@@ -141,29 +142,34 @@ class SharedDelivery(Sharing):
             self._try_draw(group, chosen, passed)
 
     def _choose(
-        self, group: Group, message: Message, passed: dict[Session, None], stored: bool
+        self, group: Group, message: Message | None, passed: dict[Session, None], stored: bool
     ) -> Session | None:
         """Return the member that the configured strategy gives a message to, None if none can take it now. `stored`: it
-        is in the group's queue, and needs room in a window."""
-        strategy = self._settings.shared_strategy
-        if strategy == STICKY:
-            kept = group.kept()
-            if kept is not None and self._takes(group, kept, message, stored) and kept not in passed:
-                return kept
-        if strategy in (STICKY, ROUND_ROBIN):
+        is in the group's queue, and needs room in a window; `message` is needed for one that is not."""
+        chosen = self._in_turn(group, message, passed, stored)
+        if chosen is None or self._settings.shared_strategy != LEAST_IN_FLIGHT:
+            return chosen
+        return self._least_loaded(group, message, passed, stored, chosen)
+
+    def _least_loaded(
+        self, group: Group, message: Message | None, passed: dict[Session, None], stored: bool, first: Session
+    ) -> Session:
+        """Return of `first` and of those whose turn it is behind it the member with the fewest messages in flight. Among
+        equals it is the first in turn, and the turn goes on behind it."""
+        turns = group.free if stored else group.open
+        chosen = first
+        least = first.window_used()
+        left: i64 = min(len(turns), COMPARED_MAX) - 1
+        while left > 0 and least > 0:
+            left -= 1
             session = self._in_turn(group, message, passed, stored)
-            if session is not None and strategy == STICKY:
-                group.keep(session)
-            return session
-        ready = [
-            session
-            for session in group.order()
-            if self._takes(group, session, message, stored) and session not in passed
-        ]
-        if not ready:
-            self._in_turn(group, message, passed, stored)  # so that those without room are not asked again
-            return None
-        return group.choose(ready, strategy, message)
+            if session is None or session is first:
+                break
+            used = session.window_used()
+            if used < least:
+                chosen, least = session, used
+        turns.move_to_end(chosen)
+        return chosen
 
     def _in_turn(
         self, group: Group, message: Message | None, passed: dict[Session, None], stored: bool
@@ -181,11 +187,6 @@ class SharedDelivery(Sharing):
             if session not in passed and self._allowed(group, session, None if stored else message):
                 return session
         return None
-
-    def _takes(self, group: Group, session: Session, message: Message, stored: bool) -> bool:
-        if stored:
-            return self._ready(session) and self._allowed(group, session, None)
-        return self._writable(session) and self._allowed(group, session, message)
 
     def _allowed(self, group: Group, session: Session, message: Message | None) -> bool:
         """Return whether the session's rights are enough for an entry of the group, and for this message. Who cannot be
@@ -252,13 +253,13 @@ class SharedDelivery(Sharing):
         return drawn
 
     def hand_out(self, group: Group, most: i64) -> bool:
-        """Give what waits to those who have room, in turn, `most` entries of it; True if there is more to do."""
+        """Give what waits to those who have room, `most` entries of it; True if there is more to do."""
         passed: dict[Session, None] = {}
         while group.waiting and not group.unread:
             if most == 0:
                 return True
             most -= 1
-            session = self._in_turn(group, None, passed, True)
+            session = self._choose(group, None, passed, True)
             if session is None:
                 return False
             self._try_draw(group, session, passed)

@@ -48,7 +48,7 @@ class BrokerSettings(FrameSettings):
         self.backlog_page: int = (
             1024  # references in a page of a long backlog; three times as many stay in memory
         )
-        self.shared_strategy: str = "round-robin"
+        self.shared_strategy: str = "round-robin"  # or "least-in-flight"
         self.restart_grace_ms: int = 1000
         self.application_client_ids: list[str] = []
         self.application_user_names: list[str] = []

@@ -11,7 +11,6 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
-from zlib import crc32
 
 from mypy_extensions import i64
 
@@ -20,18 +19,12 @@ from headrace.core.state.queue import REF_QOS
 from headrace.core.state.session import APPLICATION, NEVER_EXPIRES, Session, Shared
 
 if TYPE_CHECKING:
-    from headrace.core.records.message import Message
     from headrace.core.state.session import Commons, Subscription
 
 REF_MAYBE_SENT: Final = (
     0x8  # a group's references carry no subscription identifiers: their lowest bit is free
 )
 
-ROUND_ROBIN: Final = "round-robin"
-LEAST_IN_FLIGHT: Final = "least-in-flight"
-STICKY: Final = "sticky"
-HASH_TOPIC: Final = "hash-topic"
-HASH_CLIENT: Final = "hash-client"
 ANYBODY: Final = (
     -1
 )  # among those that had an entry: they were too many to be remembered, or nobody noted them
@@ -39,8 +32,6 @@ GROUP_NUMBER_SHIFT: Final = (
     16  # a group's number: the offset of its first subscription, and its place in that record
 )
 _HAD_MAX: Final = 8
-
-STRATEGIES: Final = (ROUND_ROBIN, LEAST_IN_FLIGHT, STICKY, HASH_TOPIC, HASH_CLIENT)
 
 
 class Draw:
@@ -248,8 +239,6 @@ class Group:
         # that nobody is asked again and again, however many the members are.
         self.free: OrderedDict[Session, None] = OrderedDict()
         self.open: OrderedDict[Session, None] = OrderedDict()
-        self._order: list[Session] | None = None  # of the members, until one joins or leaves
-        self._sticky: Session | None = None
 
     def push(self, ref: int, size: int) -> None:
         self.backlog.push(ref, size)
@@ -398,7 +387,6 @@ class Group:
         membership = membership_in(session)
         membership.groups[self] = None
         self.members[session] = subscription
-        self._order = None
         self.free[session] = None
         self.open[session] = None
         if self.waiting and session.link is not None:
@@ -407,7 +395,6 @@ class Group:
     def leave(self, session: Session) -> None:
         """Remove a member. What it has in flight stays with it."""
         self.members.pop(session, None)
-        self._order = None
         self.free.pop(session, None)
         self.open.pop(session, None)
         membership_in(session).leave(self)
@@ -421,30 +408,6 @@ class Group:
         else:
             del self.open[session]
             membership_in(session).shut_out(self)
-
-    def order(self) -> list[Session]:
-        """Return the members in the order in which they joined."""
-        order = self._order
-        if order is None:
-            order = list(self.members)
-            self._order = order
-        return order
-
-    def kept(self) -> Session | None:
-        """Return the member that the strategy `sticky` stays with, None if it has none or that one has left the
-        group."""
-        return self._sticky if self._sticky in self.members else None
-
-    def keep(self, session: Session) -> None:
-        """Let the strategy `sticky` stay with this member from now on."""
-        self._sticky = session
-
-    def choose(self, ready: list[Session], strategy: str, message: Message) -> Session:
-        """Return one of the ready members, by a strategy that compares them all."""
-        if strategy == LEAST_IN_FLIGHT:
-            return min(ready, key=_in_flight)
-        key = message.topic if strategy == HASH_TOPIC else message.origin
-        return ready[crc32(key) % len(ready)]
 
 
 def give_back(session: Session) -> None:
@@ -480,8 +443,3 @@ def _had_with(draw: Draw) -> list[int]:
     if ANYBODY in had or incarnation in had:
         return had
     return [*had, incarnation] if len(had) < _HAD_MAX else [ANYBODY]
-
-
-def _in_flight(session: Session) -> int:
-    queue = session.queue
-    return (0 if queue is None else queue.inflight.count) + len(draws_of(session))

@@ -12,6 +12,7 @@ import pytest
 
 import headrace.core.broker
 from harness import Client, Harness, held, recover
+from headrace.core.outbound.group_delivery import COMPARED_MAX, LEAST_IN_FLIGHT
 from headrace.core.ports.access import Access, SignIn
 from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import Link
@@ -147,23 +148,74 @@ def test_the_last_member_takes_the_group_along() -> None:
     assert harness.broker.fold.groups == {}
 
 
-@pytest.mark.parametrize("strategy", ["least-in-flight", "sticky", "hash-topic", "hash-client"])
-def test_strategies(strategy: str) -> None:
+def by_load() -> Harness:
     settings = BrokerSettings()
-    settings.shared_strategy = strategy
-    harness = Harness(settings)
+    settings.shared_strategy = LEAST_IN_FLIGHT
+    return Harness(settings)
+
+
+@pytest.mark.parametrize(("strategy", "shares"), [("round-robin", [4, 4, 4]), (LEAST_IN_FLIGHT, [1, 6, 5])])
+def test_who_has_the_fewest_in_flight_gets_the_next_message_or_who_is_next_in_turn(
+    strategy: str, shares: list[int]
+) -> None:
+    """The first member acknowledges nothing, the others at once. It has the first message with either strategy."""
+    harness = Harness(BrokerSettings())
+    harness.settings.shared_strategy = strategy
     clients = members(harness, 3)
     publisher = harness.client("p", clean=True)
-    for n in range(6):
-        publisher.publish(f"t/{n % 2}", b"%d" % n)
+    counts = [0, 0, 0]
+    for number in range(12):
+        publisher.publish("t/x", b"%d" % number)
+        for at, client in enumerate(clients):
+            for packet_id, _, _, _ in client.publishes():
+                counts[at] += 1
+                if at:
+                    client.ack(packet_id)
+    assert counts == shares
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_of_members_with_as_many_in_flight_each_has_its_turn(qos: int) -> None:
+    """Who acknowledges at once has nothing in flight whenever a message comes, as at QoS 0."""
+    harness = by_load()
+    clients = members(harness, 3, qos)
+    publisher = harness.client("p", clean=True)
+    counts = Counter[int]()
+    for number in range(12):
+        publisher.publish("t/x", b"%d" % number, qos)
+        for at, client in enumerate(clients):
+            for packet_id, _, _, _ in client.publishes():
+                counts[at] += 1
+                if packet_id:
+                    client.ack(packet_id)
+    assert counts == {0: 4, 1: 4, 2: 4}
+
+
+def test_of_very_many_members_the_next_sixteen_are_compared_and_all_come_to_be_asked() -> None:
+    harness = by_load()
+    clients = members(harness, COMPARED_MAX + 4)
+    publisher = harness.client("p", clean=True)
+    for number in range(2 * len(clients)):
+        publisher.publish("t/x", b"%d" % number)
     counts = [len(client.publishes()) for client in clients]
-    assert sum(counts) == 6
-    if strategy == "least-in-flight":
-        assert counts == [2, 2, 2]
-    elif strategy in ("sticky", "hash-client"):
-        assert sorted(counts) == [0, 0, 6]
-    else:
-        assert sorted(counts) in ([0, 3, 3], [0, 0, 6])
+    assert sum(counts) == 2 * len(clients)
+    assert min(counts) >= 1
+    assert max(counts) <= 3
+
+
+def test_what_a_member_leaves_goes_to_those_with_the_fewest_in_flight() -> None:
+    harness = by_load()
+    clients = members(harness, 3)
+    publisher = harness.client("p", clean=True)
+    for number in range(9):
+        publisher.publish("t/x", b"%d" % number)
+    leaving, working, holding = clients
+    held = holding.publishes()
+    for packet_id, _, _, _ in working.publishes():
+        working.ack(packet_id)
+    leaving.lose()
+    assert len(held) == len(working.publishes()) == 3
+    assert holding.publishes() == []
 
 
 def test_what_is_given_back_goes_first_oldest_first_however_often() -> None:

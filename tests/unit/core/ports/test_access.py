@@ -358,7 +358,7 @@ def test_what_is_in_flight_does_not_come_again_to_who_may_not_read_it_any_more(r
 
 
 @pytest.mark.parametrize("restart", [False, True])
-@pytest.mark.parametrize("strategy", ["round-robin", "sticky", "least-in-flight", "hash-topic"])
+@pytest.mark.parametrize("strategy", ["round-robin", "least-in-flight"])
 def test_a_member_whose_right_is_withdrawn_gets_nothing_of_the_group(strategy: str, restart: bool) -> None:
     harness, rules = closed_to("m1")
     harness.settings.shared_strategy = strategy

@@ -113,6 +113,29 @@ def test_members_of_all_shards_share_the_messages() -> None:
     assert all(shares)
 
 
+@pytest.mark.parametrize("strategy", ["round-robin", "least-in-flight"])
+@pytest.mark.parametrize("home", [0, 1])
+def test_a_strategy_counts_what_a_member_elsewhere_has_in_flight(strategy: str, home: int) -> None:
+    """One member, in the shard of the group or in another one, acknowledges nothing; the two others at once."""
+    settings = BrokerSettings()
+    settings.shared_strategy = strategy
+    shards = WiredShards(settings=settings)
+    share = share_in(shards, home)
+    members = [member(shards, shard, share) for shard in range(3)]
+    counts = [0, 0, 0]
+    for number in range(12):
+        publish(shards, 2, [b"%d" % number])
+        for at, client in enumerate(members):
+            for packet_id, _, _, _ in client.publishes():
+                counts[at] += 1
+                if at:
+                    client.ack(packet_id)
+        shards.carry()
+    assert sum(counts) == 12
+    assert counts[0] == (4 if strategy == "round-robin" else 1)
+    assert min(counts[1:]) >= 4
+
+
 def test_the_payload_is_in_the_journal_of_the_home_alone_and_qos_1_leaves_no_record_with_the_member() -> None:
     shards = WiredShards()
     client = member(shards, 1, share_in(shards, 0))
