@@ -3,7 +3,8 @@
 A value comes from the defaults below, then from a TOML file, then from the environment, then from `--set key=value`.
 Whatever is unknown or out of range is an `InvalidKey` that names the key, in the words the user wrote:
 `session.page_messages`.
-Only `cli` and `node` import this module; every other part is handed the numbers it needs.
+The commands, the composition of a node and what checks or reloads a configuration import this module (a contract in
+`pyproject.toml` names them all); every other part is handed the numbers it needs.
 """
 
 from __future__ import annotations

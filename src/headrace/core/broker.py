@@ -130,7 +130,8 @@ class Broker(BatchListener):
         self.commit.attach(self)
 
     def join(self, journal: JournalPort, routes: Routes, settings: StreamSettings) -> Neighbours:
-        """Be one of several shards; to be called before the state is recovered. `routes` is one table a worker."""
+        """Be one of several shards; to be called before the state is recovered. `routes` is this shard's own
+        table."""
         neighbours = Neighbours(
             self.shard,
             self.fold,

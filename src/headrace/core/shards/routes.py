@@ -1,4 +1,4 @@
-"""Which other shards want a topic: the table of routes, one a worker.
+"""Which other shards want a topic: the table of routes of one shard.
 
 Runs on the loop. A *slot* holds what one shard has announced on one connection, from its hello to its end: slots are
 never mixed, and what a new connection announces begins in an empty one. Filters without wildcards are hashes
