@@ -337,6 +337,120 @@ def test_docstrings_of_functions_open_with_a_whole_sentence() -> None:
     assert not found
 
 
+# Names of others that stand in docstrings: of libraries, commands and statements.
+FOREIGN_NAMES = {
+    *("Range", "Engine", "rich", "sd_notify", "crc32_combine", "histogram_quantile"),
+    *("pyproject.toml", "syscalls.pyx", "OPTIMIZE", "pyspark_"),
+    *("HEADRACE_DATA_DIR", "HEADRACE_JOURNAL__RETENTION_BYTES", "HEADRACE_PORT"),
+}
+QUOTED_NAME = re.compile(r"`+([A-Za-z_][\w/]*(?:\.\w+)*(?:\(\))?)`+")
+
+
+def docstrings(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
+    """The docstrings of a source file with the lines of what they describe."""
+    for node in nodes:
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield getattr(node, "lineno", 1), ast.get_docstring(node) or ""
+
+
+def names_in(nodes: list[ast.AST]) -> Iterator[str]:
+    """Every name that the code of a file has."""
+    for node in nodes:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.arg | ast.keyword):
+            yield node.arg or ""
+        elif isinstance(node, ast.alias):
+            yield from re.findall(r"\w+", f"{node.name} {node.asname}")
+
+
+def words_in(nodes: list[ast.AST]) -> Iterator[str]:
+    """Every word of the strings of a file but its docstrings: keys, columns, commands."""
+    described = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in described:
+            yield from re.findall(r"\w+", node.value)
+
+
+def members_of_classes(sources: list[list[ast.AST]]) -> dict[str, set[str]]:
+    """What the classes of the sources have, by name: what their bodies define, set on `self`, and inherit."""
+    own: dict[str, set[str]] = {}
+    bases: dict[str, set[str]] = {}
+    for nodes in sources:
+        for node in nodes:
+            if isinstance(node, ast.ClassDef):
+                found = own.setdefault(node.name, set())
+                bases.setdefault(node.name, set()).update(
+                    ast.unparse(base).split(".")[-1] for base in node.bases
+                )
+                for inner in ast.walk(node):
+                    if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+                        found.add(inner.name)
+                    elif isinstance(inner, ast.Name | ast.Attribute) and isinstance(inner.ctx, ast.Store):
+                        found.add(inner.id if isinstance(inner, ast.Name) else inner.attr)
+    for name in own:
+        todo, seen = [name], set()
+        while todo:
+            base = todo.pop()
+            if base not in seen:
+                seen.add(base)
+                todo += bases.get(base, set())
+                own[name] = own[name] | own.get(base, {"*"} if base != "object" else set())
+    return own
+
+
+MODULES = {module_of(path) for path in SOURCES}
+
+
+class Names:
+    """What there is in the sources: names of the code, words of its strings, and what its classes have."""
+
+    def __init__(self, sources: dict[Path, list[ast.AST]]) -> None:
+        self.of_modules = {module_of(path): set(names_in(nodes)) for path, nodes in sources.items()}
+        self.code = {found for names in self.of_modules.values() for found in names}
+        self.code |= {part for module in MODULES for part in module.split(".")}
+        self.words = self.code | {found for nodes in sources.values() for found in words_in(nodes)}
+        self.classes = members_of_classes(list(sources.values()))
+
+    def has(self, quoted: str) -> bool:
+        """Whether what a docstring has in backticks is something of the sources: a file, a module, a name, or a member
+        of a class."""
+        wanted = quoted.removesuffix("()")
+        if wanted in FOREIGN_NAMES or ("/" in wanted and not wanted.endswith(".py")):
+            return True  # a folder, a path of HTTP, part of a topic
+        if wanted.endswith(".py"):
+            files = [f"/{name(path)}" for path in SOURCES]
+            return (ROOT / wanted).exists() or any(file.endswith(f"/{wanted}") for file in files)
+        first, *rest = wanted.split(".")
+        if rest and first in {module.split(".")[0] for module in MODULES}:
+            return wanted in MODULES or rest[-1] in self.of_modules.get(wanted.rpartition(".")[0], ())
+        if len(rest) == 1 and first in self.classes and not {"*", rest[0]} & self.classes[first]:
+            return False
+        known = self.code if re.match(r"[A-Z]\w*[a-z]", first) else self.words
+        return first in known and all(part in self.words for part in rest)
+
+
+def test_names_in_docstrings_are_names_of_the_sources() -> None:
+    sources = {path: list(ast.walk(tree(path))) for path in SOURCES}
+    names = Names(sources)
+    found = [
+        f"{name(path)}:{line} {quoted}"
+        for path, nodes in sources.items()
+        for line, text in docstrings(nodes)
+        for quoted in QUOTED_NAME.findall(text)
+        if not names.has(quoted)
+    ]
+    assert found == []
+    for there in ("core/broker.py", "headrace.core.broker.Broker", "Group.give_back()", "LINES_MAX"):
+        assert names.has(there)
+    for gone in ("interfaces_of_old", "Group.kept", "core/interfaces.py", "headrace.core.old", "OldBroker"):
+        assert not names.has(gone)
+
+
 def test_files_that_test_others_too_exist() -> None:
     sources = [f"src/{source}" for sources in TESTED_TOGETHER.values() for source in sources]
     assert not [path for path in [*TESTED_TOGETHER, *sources] if not (ROOT / path).exists()]
