@@ -74,4 +74,27 @@ def test_both_packages_say_that_they_are_typed() -> None:
 
 
 def test_one_version() -> None:
-    assert PROJECT["project"]["version"] == headrace.__version__
+    version = PROJECT["project"]["version"]
+    assert version == headrace.__version__
+    places = {
+        "contrib/docker/compose.yaml": r"image: headrace:(.+)",
+        "contrib/helm/headrace/Chart.yaml": r'^(?:version|appVersion): "?([0-9.]+)',
+        "contrib/helm/headrace/values.yaml": r'^  tag: "(.+)"',
+        "docs/how-to/run-as-a-service.md": r"headrace_([0-9.]+)_amd64",
+        "docs/how-to/run-in-a-container.md": r"example/headrace:([0-9.]+)",
+        "CHANGELOG.md": r"^## ([0-9.]+)",
+    }
+    for place, pattern in places.items():
+        named = re.findall(pattern, (ROOT / place).read_text(encoding="utf-8"), re.MULTILINE)
+        assert named[:2] in ([version], [version, version]) or (
+            place == "CHANGELOG.md" and named[0] == version
+        ), place
+
+
+def test_the_changelog_has_a_page_for_a_release() -> None:
+    """What nobody has released yet is first; a release is about a page, with whole lists."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    [_, unreleased, *releases] = re.split(r"^## ", text, flags=re.MULTILINE)
+    assert unreleased.startswith("Unreleased\n")
+    assert re.findall(r"^### (.+)", unreleased, re.MULTILINE) == ["Added", "Changed", "Fixed"]
+    assert all(release.count("\n") <= 80 for release in releases)
