@@ -74,10 +74,14 @@ class SparkTables:
             found: pa.Table = self._spark.read.parquet(f"{table}/{unquote(file)}").select(*columns).toArrow()
             return found
 
-    def scan(self, table: Location, columns: Sequence[str], since: date | None = None) -> pa.Table:
-        """Return columns of all rows, or of those with that `date` and later. Raises LakeUnreachable."""
+    def scan(
+        self, table: Location, columns: Sequence[str], since: date | None = None, version: int | None = None
+    ) -> pa.Table:
+        """Return columns of all rows, or of those with that `date` and later, of the newest version or that one. Raises
+        LakeUnreachable."""
         with said_plainly(table):
-            rows = self._spark.read.format("delta").load(str(table))
+            reader = self._spark.read.format("delta")
+            rows = (reader if version is None else reader.option("versionAsOf", version)).load(str(table))
             if since is not None:
                 rows = rows.where(F.col(DATE) >= F.lit(since))
             found: pa.Table = rows.select(*columns).toArrow()

@@ -83,8 +83,10 @@ class Tables(Protocol):
     def read(self, table: Location, file: str, columns: Sequence[str]) -> pa.Table:
         """Return columns of a file, by the path in its action."""
 
-    def scan(self, table: Location, columns: Sequence[str], since: date | None = None) -> pa.Table:
-        """Return columns of all rows, or of those with that `date` and later."""
+    def scan(
+        self, table: Location, columns: Sequence[str], since: date | None = None, version: int | None = None
+    ) -> pa.Table:
+        """Return columns of all rows, or of those with that `date` and later, of the newest version or that one."""
 
     def fetched(self, table: Location, file: str, folder: Path) -> Path:
         """Return a file on this machine, by the path in its action: itself, or a copy below `folder`."""
@@ -102,11 +104,11 @@ class Tables(Protocol):
         """Give a table the columns that it lacks; its rows have null in them. Raises LakeConflict."""
 
 
-def dataset_of(folder: Path) -> Dataset:
-    """Return the rows of a table as Arrow reads them, by its own file system: deltalake's is Python, and a thread of
-    Arrow that calls it while the interpreter ends aborts the process."""
+def dataset_of(folder: Path, version: int | None = None) -> Dataset:
+    """Return the rows of a table, of its newest version or that one, as Arrow reads them, by its own file system:
+    deltalake's is Python, and a thread of Arrow that calls it while the interpreter ends aborts the process."""
     files = SubTreeFileSystem(str(folder), LocalFileSystem())
-    return DeltaLog(folder).to_pyarrow_dataset(filesystem=files)
+    return DeltaLog(folder, version=version).to_pyarrow_dataset(filesystem=files)
 
 
 class Folders:
@@ -119,14 +121,16 @@ class Folders:
         return open_log(folder) if version is None else DeltaLog(folder, version=version)
 
     def exists(self, table: Location) -> bool:
-        return (Path(str(table)) / "_delta_log").is_dir()
+        return log_folder(Path(str(table))).is_dir()
 
     def read(self, table: Location, file: str, columns: Sequence[str]) -> pa.Table:
         return pq.ParquetFile(Path(str(table)) / unquote(file)).read(list(columns))
 
-    def scan(self, table: Location, columns: Sequence[str], since: date | None = None) -> pa.Table:
+    def scan(
+        self, table: Location, columns: Sequence[str], since: date | None = None, version: int | None = None
+    ) -> pa.Table:
         kept = None if since is None else pc.field(DATE) >= pa.scalar(since)
-        return dataset_of(Path(str(table))).to_table(columns=list(columns), filter=kept)
+        return dataset_of(Path(str(table)), version).to_table(columns=list(columns), filter=kept)
 
     def fetched(self, table: Location, file: str, folder: Path) -> Path:
         return Path(str(table)) / unquote(file)
@@ -152,6 +156,11 @@ class Folders:
     def add_columns(self, table: Location, columns: StructType) -> None:
         if (log := open_log(Path(str(table)))) is not None:
             add_columns(log, columns)
+
+
+def log_folder(table: Path) -> Path:
+    """Return where the log of a table in a folder lies."""
+    return table / "_delta_log"
 
 
 def commit_name(version: int) -> str:

@@ -20,11 +20,23 @@ from headrace_spark.lake.tables import (
     QUARANTINE,
     TRAFFIC,
     USAGE,
-    TableDefinition,
 )
 
 TOP: Final = 10
 PERCENTILES: Final = (50, 95, 99)
+
+_TABLES: Final = (TRAFFIC, DELIVERIES, CONNECTIONS, USAGE, BACKLOG, QUARANTINE)
+_TIMES: Final = {
+    TRAFFIC.name: ("window_start",),
+    DELIVERIES.name: ("window_start",),
+    CONNECTIONS.name: ("connected_timestamp", "disconnected_timestamp"),
+    USAGE.name: ("hour_start",),
+    BACKLOG.name: ("as_of_timestamp",),
+    QUARANTINE.name: ("publish_timestamp",),
+}
+"""The columns that say of when rows are."""
+_WHOLE: Final = (CONNECTIONS.name, BACKLOG.name)
+"""Tables of which every row counts, not only those of the days."""
 
 Counts = list[tuple[str, int]]
 """Name and number, the largest first."""
@@ -91,15 +103,25 @@ class Usage:
     connected_s: float
 
 
+@dataclass(frozen=True)
+class Read:
+    """Says what was read of one table: which version of it, and the newest time in its rows, None where it has none."""
+
+    table: str
+    version: int
+    newest: datetime | None
+
+
 @dataclass
 class Figures:
     """Everything that the page of the report shows. A part is None where its table is missing."""
 
     lake: Location
     since: datetime
-    until: datetime
+    made: datetime
     window: timedelta
     """Length of the windows in which it was counted."""
+    read: list[Read] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     traffic: Traffic | None = None
     deliveries: Deliveries | None = None
@@ -108,46 +130,61 @@ class Figures:
     backlog: Backlog | None = None
     quarantine: Counts | None = None
 
+    @property
+    def until(self) -> datetime | None:
+        """Return up to when the figures go, which is the newest time that the job metrics has written; None if it has
+        written none. What came later it has not read, whatever the time of the report is."""
+        times = [
+            each.newest for each in self.read if each.table != QUARANTINE.name and each.newest is not None
+        ]
+        return min(max(times), self.made) if times else None
+
 
 def collect(
     lake: Location, days: int, window_s: int, now: datetime | None = None, tables: Tables | None = None
 ) -> Figures:
     """Return the figures of the last `days` days, today included, UTC. `tables`: how tables are read. Raises
     LakeConflict."""
-    until = now or datetime.now(UTC)
-    midnight = until.replace(hour=0, minute=0, second=0, microsecond=0)
-    figures = Figures(lake, midnight - timedelta(days=days - 1), until, timedelta(seconds=window_s))
-
-    def rows(definition: TableDefinition, dated: bool = True) -> pa.Table | None:
-        found = _rows(LakeTable(lake, definition, tables), figures.since if dated else None)
-        if found is None:
-            figures.missing.append(definition.name)
-        return found
-
-    if (parts := rows(TRAFFIC)) is not None:
+    made = now or datetime.now(UTC)
+    midnight = made.replace(hour=0, minute=0, second=0, microsecond=0)
+    figures = Figures(lake, midnight - timedelta(days=days - 1), made, timedelta(seconds=window_s))
+    found = {
+        definition.name: rows
+        for definition in _TABLES
+        if (rows := _rows(figures, LakeTable(lake, definition, tables))) is not None
+    }
+    if (parts := found.get(TRAFFIC.name)) is not None:
         figures.traffic = _traffic(parts, window_s)
-    if (parts := rows(DELIVERIES)) is not None:
+    if (parts := found.get(DELIVERIES.name)) is not None:
         figures.deliveries = _deliveries(parts)
-    if (parts := rows(CONNECTIONS, dated=False)) is not None:
-        figures.connections = _connections(parts, figures.since, until)
-    if (parts := rows(USAGE)) is not None:
+    if (parts := found.get(CONNECTIONS.name)) is not None:
+        figures.connections = _connections(parts, figures.since, figures.until or made)
+    if (parts := found.get(USAGE.name)) is not None:
         figures.usage = _usage(parts)
-    if (parts := rows(BACKLOG, dated=False)) is not None:
+    if (parts := found.get(BACKLOG.name)) is not None:
         figures.backlog = _backlog(parts)
-    if (parts := rows(QUARANTINE)) is not None:
+    if (parts := found.get(QUARANTINE.name)) is not None:
         figures.quarantine = _counts(
             parts.group_by("reason").aggregate([([], "count_all")]), "reason", "count_all"
         )
     return figures
 
 
-def _rows(table: LakeTable, since: datetime | None) -> pa.Table | None:
+def _rows(figures: Figures, table: LakeTable) -> pa.Table | None:
+    """Return the rows of a table that belong to the period, all of one that is not by the day, and note what was read;
+    None where there is no such table."""
     log = table.log()
     if log is None:
+        figures.missing.append(table.definition.name)
         return None
-    known = table.definition.columns.names
-    columns = [name for name in types_of(log) if name in known and name != "payload"]
-    return table.tables.scan(table.path, columns, None if since is None else since.date())
+    name, known = table.definition.name, table.definition.columns.names
+    columns = [column for column in types_of(log) if column in known and column != "payload"]
+    since = None if name in _WHOLE else figures.since.date()
+    rows = table.tables.scan(table.path, columns, since, log.version())
+    times = [pc.max(rows[column]).as_py() for column in _TIMES[name]]
+    newest = max((at for at in times if at is not None), default=None)
+    figures.read.append(Read(name, log.version(), newest))
+    return rows
 
 
 def _total(column: pa.ChunkedArray) -> int:

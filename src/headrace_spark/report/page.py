@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import Final
@@ -67,15 +68,36 @@ def _put(out: Path, text: str) -> None:
 
 def page(figures: Figures) -> str:
     """Return the whole page."""
-    period = f"{figures.since:%Y-%m-%d %H:%M} to {figures.until:%Y-%m-%d %H:%M} UTC"
-    sections = (_missing, _tiles, _rates, _latencies, _drops, _topics, _usage, _backlog, _quarantine)
+    sections = (_read, _missing, _tiles, _rates, _latencies, _drops, _topics, _usage, _backlog, _quarantine)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>headrace report</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<style>{_STYLE}</style></head><body><h1>headrace</h1>"
-        f'<p class="about">{escape(str(figures.lake))}, {period}</p>'
+        f'<p class="about">{escape(str(figures.lake))}, {_period(figures)}</p>'
         f"{''.join(section(figures) for section in sections)}</body></html>\n"
     )
+
+
+def _period(figures: Figures) -> str:
+    """Return from when to when the figures are: to the newest that was counted, not to the time of the page."""
+    if figures.until is None or figures.until < figures.since:
+        return f"since {_at(figures.since)} UTC: nothing is counted of that time"
+    return f"{_at(figures.since)} to {_at(figures.until)} UTC"
+
+
+def _at(time: datetime) -> str:
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M}"
+
+
+def _read(figures: Figures) -> str:
+    """Return what the page was made from, and when: what came after that is in no figure."""
+    tables = [
+        f"{each.table} version {each.version}"
+        + (", no rows" if each.newest is None else f", newest {_at(each.newest)}")
+        for each in figures.read
+    ]
+    said = f" Read: {'; '.join(tables)}." if tables else ""
+    return f'<p class="note">Made {_at(figures.made)} UTC.{said}</p>'
 
 
 def _missing(figures: Figures) -> str:

@@ -7,6 +7,7 @@ import re
 import resource
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from headrace_spark.lake.tables import BACKLOG, CONNECTIONS, DELIVERIES, QUARANT
 from headrace_spark.report.charts import lines
 from headrace_spark.report.figures import Usage, collect, percentile, with_gaps
 from headrace_spark.report.page import page, write_report
-from spark.lakes import EVIL, MINUTE, NOW, small_lake
+from spark.lakes import EVIL, MINUTE, NOW, fill, small_lake
 
 
 @pytest.fixture
@@ -60,6 +61,36 @@ def test_figures_of_a_day(lake: Path) -> None:
     two_days = collect(lake, 2, 60, NOW).traffic
     assert two_days is not None
     assert two_days.messages == 1150
+
+
+def test_the_page_says_what_was_read_and_up_to_when(lake: Path) -> None:
+    """Not to the time at which it is made: what came since is in no table."""
+    later = NOW + timedelta(hours=5)
+    figures = collect(lake, 1, 60, later)
+    assert (figures.until, figures.made) == (NOW, later)
+    assert figures.connections is not None
+    assert figures.connections.online_s == 7200.0  # who is online was so when the journal was read
+    text = page(figures)
+    assert "2026-11-21 00:00 to 2026-11-21 12:00 UTC</p>" in text
+    assert "Made 2026-11-21 17:00 UTC. Read: traffic version 1, newest 2026-11-21 11:55; " in text
+    assert f"backlog version 1, newest {NOW:%Y-%m-%d %H:%M}." in text
+    assert [each.table for each in figures.read] == [
+        *("traffic", "deliveries", "connections", "usage", "backlog"),
+    ]
+    fill(lake, TRAFFIC, {"window_start": NOW + MINUTE, "client_id": "a", "messages": 1, "payload_bytes": 1})
+    assert collect(lake, 1, 60, later).until == NOW + MINUTE
+    assert "version 2" in page(collect(lake, 1, 60, later))
+    two_days_on = page(collect(lake, 1, 60, NOW + timedelta(days=2)))
+    assert "since 2026-11-23 00:00 UTC: nothing is counted of that time" in two_days_on
+
+
+def test_rows_are_those_of_the_version_that_is_named(lake: Path) -> None:
+    table = LakeTable(lake, TRAFFIC)
+    fill(lake, TRAFFIC, {"window_start": NOW, "messages": 1})
+    found = [
+        table.tables.scan(table.path, ["messages"], None, version).num_rows for version in (0, 1, 2, None)
+    ]
+    assert found == [0, 4, 5, 5]
 
 
 class Tags(HTMLParser):
