@@ -48,6 +48,7 @@ from headrace_spark.devices.outgoing import COLUMNS, PRODUCER, SEQUENCE, check_c
 from headrace_spark.devices.plans import AnyPlans
 from headrace_spark.devices.sink import FORMAT, ROW_BITS, SinkOptions
 from headrace_spark.lake.messages import KEPT_LOG
+from headrace_spark.lake.own_columns import require_own_columns
 from headrace_spark.lake.restored import WRITTEN, Restores
 from headrace_spark.lake.table_log import Folders, Tables
 
@@ -89,10 +90,14 @@ class Outbox:
     """A name of this run, no other one's, for the producers of what it keeps."""
 
     def create(self, spark: SparkSession) -> None:
+        """Make the table if it is missing. Raises LakeConflict if it lacks a column of ours."""
         builder = DeltaTable.createIfNotExists(spark).location(str(self.table)).addColumns(OUTBOX)
         for key, value in KEPT_LOG.items():
             builder = builder.property(key, value)
         builder.partitionedBy("query", "batch").execute()
+        log = self.tables.open(self.table)
+        assert log is not None  # it was made now
+        require_own_columns(self.tables, self.table, log, OUTBOX)
 
     def stage(self, frame: DataFrame, query: str, batch: int, files: Sequence[str] = ()) -> None:
         """Keep a batch; nothing happens if it was kept before. `files`: as `numbered` takes them."""
@@ -110,7 +115,7 @@ class Outbox:
         Raises BrokerRefused, BrokerUnreachable.
         """
         kept = spark.read.format("delta").load(str(self.table))
-        rows = kept.where((F.col("query") == query) & (F.col("batch") == batch))
+        rows = kept.where((F.col("query") == query) & (F.col("batch") == batch)).select(*OUTBOX.names)
         options = SinkOptions(self.address, query, self.patience_s, 0.0)
         return self.dead_letters.publish(in_order(rows, self.connections), options, query, batch)
 

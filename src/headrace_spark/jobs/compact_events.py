@@ -28,6 +28,7 @@ from typing import Final
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from headrace.journal.bootstrap_file import bootstrap_path, write_bootstrap
 from headrace_spark.base.errors import DataLoss, LakeConflict, TableMoved
@@ -38,6 +39,8 @@ from headrace_spark.lake.bootstraps import Bootstraps
 from headrace_spark.lake.durable import SyncedTable
 from headrace_spark.lake.lake_of import AnyLake, lake_of, tending
 from headrace_spark.lake.messages import KEPT_LOG
+from headrace_spark.lake.own_columns import require_own_columns
+from headrace_spark.records.schema import EVENTS
 from headrace_spark.source.journal import commit, journals_of, register, require_history, source_options
 from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.options import check_consumer
@@ -49,6 +52,7 @@ COLUMNS: Final = (
     *("kind", "tenant", "client_id", "incarnation", "topic_filter", "topic", "message_offset", "cluster"),
     *("journal_uuid", "journal_epoch", "journal_offset", "item", "record"),
 )
+SNAPSHOT: Final = StructType([EVENTS[name] for name in COLUMNS])
 _LIFE: Final = (
     *("session_opened", "session_resumed", "session_closed", "will_fired", "will_cancelled"),
     "owner_set",  # in the record that opens a session, or in one that resumes it, which need not be the last
@@ -112,7 +116,7 @@ def compact_once(
     Raises TableMoved if another process has brought the table further meanwhile.
     """
     table = lake.root / "event_snapshot"
-    old = spark.read.format("delta").load(str(table)) if DeltaTable.isDeltaTable(spark, str(table)) else None
+    old = kept_in(spark, lake, table)
     marks = {} if old is None else checkpoints(old)
     start = starting_offset(journal, marks.get(journal.uuid))
     register(journal, settings.consumer, start, "" if old is None else lake.owner(JOB, table))
@@ -149,6 +153,16 @@ def compact_once(
     return end, count, files.at(file)
 
 
+def kept_in(spark: SparkSession, lake: AnyLake, table: Location) -> DataFrame | None:
+    """Return the rows of the table, None where there is none. Raises LakeConflict if it lacks a column of ours."""
+    if not DeltaTable.isDeltaTable(spark, str(table)):
+        return None
+    log = lake.tables.open(table)
+    assert log is not None
+    require_own_columns(lake.tables, table, log, SNAPSHOT, {"cluster"})
+    return spark.read.format("delta").load(str(table))
+
+
 def require_at(table: Location, rows: DataFrame, end: int) -> int:
     """Return how many rows the table has beside its checkpoint. Raises LakeConflict if that is elsewhere: RESTORE takes
     rows back, and not the transaction that says how far they go."""
@@ -177,6 +191,7 @@ def put_in_place(lake: AnyLake, table: Location, rows: DataFrame, journal: LogRe
     """Replace what the table has of a journal, unless it is at that offset or further. Raises TableMoved where it is
     further."""
     app_id = f"{JOB}-{journal.uuid}-{journal.epoch}"
+    lake.require_held()
     writer = rows.write.format("delta").mode("overwrite").option("mergeSchema", "true").options(**KEPT_LOG)
     if lake.tables.exists(table):
         writer = writer.option("replaceWhere", f"journal_uuid = '{journal.uuid}'")

@@ -23,7 +23,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -248,6 +248,7 @@ def count(
             failure, failures = QueryFailed.from_spark(error), failures + 1
             if failure.is_ours or failures > settings.restarts_max:
                 raise failure from None
+            lake.require_held()
             LOG.warning(
                 "offsets %d to %d are counted again: %s",
                 found.start,
@@ -369,10 +370,14 @@ class Work:
     def _merge(
         self, table: LakeTable, rows: DataFrame, key: tuple[str, ...], condition: str | None = None
     ) -> None:
-        """Put rows in the place of those with the same key, where the condition holds."""
+        """Put rows in the place of those with the same key, where the condition holds. Columns that are not ours keep
+        what they have."""
         same = " and ".join(f"old.{name} = new.{name}" for name in key)
         merge = table.delta(self._spark).alias("old").merge(rows.alias("new"), same)
-        merge.whenMatchedUpdateAll(condition).whenNotMatchedInsertAll().execute()
+        ours: dict[str, str | Column] = {
+            name: F.col(f"new.{name}") for name in table.definition.columns.names
+        }
+        merge.whenMatchedUpdate(condition, ours).whenNotMatchedInsert(values=ours).execute()
 
     def _files(self, definition: TableDefinition, batches: Iterable[pa.RecordBatch]) -> list[str]:
         """Write rows into files and return their actions. Written here: rows of sessions and tenants are few."""

@@ -41,6 +41,7 @@ from headrace_spark.lake.lake_of import AnyLake, lake_of
 from headrace_spark.lake.location import table_location
 from headrace_spark.lake.table_position import commit_of, is_there
 from headrace_spark.lake.tables import TABLES
+from headrace_spark.records.schema import MESSAGES
 from headrace_spark.source.options import check_consumer
 
 JOB: Final = "replay"
@@ -197,7 +198,8 @@ def _replay(rows: DataFrame, settings: Settings, run_id: str, number: int, part:
         outgoing = marked(numbered, settings).select(*COLUMNS, PRODUCER, SEQUENCE, "slot")
         send(outgoing, settings.address, settings.connections, settings.patience_s, settings.rate)
         return
-    writer = rows.write.format("delta").mode("append").option("txnAppId", f"{JOB}-{run_id}")
+    ours = rows.select(*(name for name in MESSAGES.names if name in rows.columns))
+    writer = ours.write.format("delta").mode("append").option("txnAppId", f"{JOB}-{run_id}")
     writer.option("txnVersion", number).save(str(settings.target))
 
 

@@ -13,7 +13,6 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.types import DataType, StructType
 
-from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.lake_url import Location
 from headrace_spark.lake.delta_commit import (
     append_files,
@@ -24,7 +23,8 @@ from headrace_spark.lake.delta_commit import (
     require,
 )
 from headrace_spark.lake.messages import KEPT_LOG, is_plain
-from headrace_spark.lake.table_log import Folders, NewTable, TableLog, Tables, types_of
+from headrace_spark.lake.own_columns import require_own_columns
+from headrace_spark.lake.table_log import Folders, NewTable, TableLog, Tables
 from headrace_spark.lake.tables import TableDefinition
 
 _NOTED_WITHIN: Final = 100
@@ -50,22 +50,13 @@ class LakeTable:
         self._scratch = scratch
 
     def log(self) -> TableLog | None:
-        """Return the table's log, None where there is no such table. Raises LakeConflict if it has another schema
-        than its definition."""
+        """Return the table's log, None where there is no such table. Raises LakeConflict if it lacks a column of
+        its definition."""
         log = self.tables.open(self.path)
         if log is None:
             return None
-        found = types_of(log)
-        expected = _types(self.definition.columns)
-        lacking = self.definition.added - found.keys()
-        different = {name for name, kind in expected.items() if found.get(name) != kind} - lacking
-        if not self.definition.grows:
-            different |= found.keys() - expected.keys()
-        if different:
-            raise LakeConflict(
-                f"table {self.path} has another schema than this headrace writes: {', '.join(sorted(different))}. "
-                "Use another lake, or move the table away"
-            )
+        what = self.definition
+        require_own_columns(self.tables, self.path, log, what.columns, what.added)
         return log
 
     def columns(self) -> dict[str, DataType]:
@@ -89,6 +80,8 @@ class LakeTable:
         """Create the table if it is missing; one of an older headrace gets the columns that are new. Raises
         LakeConflict, LakeUnreachable."""
         what = self.definition
+        if self._scratch is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
         if self.log() is None:
             self.tables.create(
                 self.path, NewTable(what.columns, what.partitioned_by, what.about, _ours(what))
@@ -204,7 +197,3 @@ def rows_of_files(spark: SparkSession, table: Path, actions: Sequence[str], sche
 def _ours(definition: TableDefinition) -> dict[str, str]:
     """Return what is set of Delta's properties."""
     return {"delta.dataSkippingStatsColumns": ",".join(definition.statistics), **KEPT_LOG}
-
-
-def _types(schema: StructType) -> dict[str, str]:
-    return {field.name: field.dataType.simpleString() for field in schema}

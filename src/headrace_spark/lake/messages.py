@@ -15,9 +15,10 @@ from pyspark.sql import SparkSession
 
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.lake_url import Location
+from headrace_spark.lake.own_columns import require_own_columns
 from headrace_spark.lake.restored import BATCH, Restores
 from headrace_spark.lake.table_files import MESSAGES_LAYOUT, TEXT_KEPT, FileLayout
-from headrace_spark.lake.table_log import Folders, TableLog, Tables, types_of
+from headrace_spark.lake.table_log import Folders, TableLog, Tables
 from headrace_spark.records.schema import ADDED_TO_MESSAGES, MESSAGES
 
 PARTITIONED_BY: Final = MESSAGES_LAYOUT.partitioned_by
@@ -143,18 +144,11 @@ class MessagesTable:
         return None
 
     def log(self) -> TableLog | None:
-        """Return the log of the table, if there is one. Raises LakeConflict if a table of another schema lies there."""
+        """Return the log of the table, if there is one. Raises LakeConflict if it lacks a column of ours."""
         log = self._tables.open(self.location)
         if log is None:
             return None
-        found = types_of(log)
-        expected = {field.name: field.dataType.simpleString() for field in MESSAGES}
-        if found | {name: expected[name] for name in ADDED_TO_MESSAGES - found.keys()} != expected:
-            different = sorted(set(found.items()) ^ set(expected.items()))
-            raise LakeConflict(
-                f"table {self.location} has another schema than this headrace writes: {different}. Use another lake, or "
-                "move the table away"
-            )
+        require_own_columns(self._tables, self.location, log, MESSAGES, ADDED_TO_MESSAGES)
         return log
 
     def _content(self, log: TableLog) -> tuple[int, tuple[JournalEnd, ...]]:

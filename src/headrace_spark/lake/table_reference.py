@@ -12,9 +12,10 @@ from headrace_spark.lake.tables import TABLES, TableDefinition
 _HEAD: Final = """\
 # Tables that jobs make
 Made from `src/headrace_spark/lake/tables.py` by `python -m headrace_spark.lake.table_reference`. Columns may be added; a
-column never changes its meaning. Times are UTC, sizes bytes. The table `messages`: [delta-table.md](delta-table.md). What
-writes the others and how to ask them: [clean](../how-to/clean-messages.md), [metrics](../how-to/measure-and-report.md).
-What holds after a crash: [exactly once](exactly-once.md).
+column never changes its meaning, and [your own columns](delta-table.md) are yours. Times are UTC, sizes bytes. The table
+`messages`: [delta-table.md](delta-table.md). What writes the others and how to ask them:
+[clean](../how-to/clean-messages.md), [metrics](../how-to/measure-and-report.md). What holds after a crash:
+[exactly once](exactly-once.md).
 """
 
 

@@ -41,7 +41,7 @@ class TableDefinition:
     statistics: tuple[str, ...]
     """Columns that people filter by; Delta keeps their least and greatest value for each file."""
     grows: bool = False
-    """Whether a table may have columns beyond these."""
+    """Whether its job gives it columns beyond these; what others add is theirs."""
     added: frozenset[str] = frozenset()
     """Columns that tables of an older headrace have not."""
 

@@ -241,6 +241,20 @@ def test_what_does_not_fit_together_is_refused(bench: Bench) -> None:
         clean.check(bench.settings())
 
 
+def test_columns_of_others_stop_nothing(bench: Bench) -> None:
+    bench.add(made(range(30)))
+    assert bench.clean() == 30
+    for table in ("messages", "clean", "quarantine", "repeats"):
+        bench.spark.sql(f"alter table delta.`{bench.lake}/{table}` add column site string")
+    schema = arrow_schema(MESSAGES)
+    rows = decode(made(range(30, 60)).batches([], 0, 30), UUID, 0, 1 << 40, schema)
+    frame = bench.spark.createDataFrame(pa.Table.from_batches(rows, schema))
+    frame.write.format("delta").mode("append").save(str(bench.lake / "messages"))
+    assert bench.clean() == 30
+    everything(bench, 60)
+    assert DeltaTable(bench.lake / "clean").to_pyarrow_table()["site"].null_count > 0
+
+
 def everything(bench: Bench, count: int) -> None:
     """Every row is in one of the tables, once."""
     offsets = [offset for table in ("clean", "quarantine", "repeats") for offset in bench.offsets(table)]

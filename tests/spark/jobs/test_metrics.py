@@ -269,6 +269,39 @@ def test_what_a_restore_took_out_is_missed_until_it_is_back(
     run(spark, journal.data_dir, lake)
 
 
+def test_columns_of_others_are_kept_where_rows_are_updated_and_null_in_new_ones(
+    spark: SparkSession, journal: Writer, tmp_path: Path
+) -> None:
+    records, lake = History(3, 400).made.records, tmp_path / "lake"
+    names = [table.path.name for table in metrics.Tables(Lake(lake)).all]
+
+    def counted(part: int) -> dict[str, Any]:
+        made = Made()
+        made.records = records[part * len(records) // 2 : (part + 1) * len(records) // 2]
+        journal.write(made)
+        run(spark, journal.data_dir, lake)
+        return {name: DeltaTable(lake / name).to_pyarrow_table() for name in names}
+
+    before = counted(0)
+    for name in names:
+        spark.sql(f"alter table delta.`{lake}/{name}` add column site string")
+    spark.sql(f"update delta.`{lake}/devices` set site = 'Oslo'")
+    after = counted(1)
+    assert all("site" in table.column_names for table in after.values())
+    assert after["traffic"].num_rows > before["traffic"].num_rows
+    key = ("tenant", "client_id", "topic")
+    known = {tuple(row[name] for name in key) for row in before["devices"].to_pylist()}
+    rows = {tuple(row[name] for name in key): row for row in after["devices"].to_pylist()}
+    assert {at: row["site"] for at, row in rows.items()} == {
+        at: "Oslo" if at in known else None for at in rows
+    }
+    offsets = {at: row["journal_offset"] for at, row in rows.items()}
+    assert any(
+        offsets[tuple(row[name] for name in key)] > row["journal_offset"]
+        for row in before["devices"].to_pylist()
+    )
+
+
 def test_what_does_not_fit_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     settings = settings_of("metrics", tmp_path / "data", tmp_path / "lake")
     with pytest.raises(BadOption, match="consumer"):

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from broker_process import BrokerProcess
 from e2e.wire import USER_PROPERTY
@@ -97,6 +96,16 @@ def test_into_a_table_once(bench: Bench) -> None:
         bench.forget_slices("table")
     table = DeltaTable(bench.lake / "again").to_pyarrow_table().sort_by("journal_offset")
     assert table.select(list(rows[0])).to_pylist() == rows
+
+
+def test_columns_of_others_stay_where_they_are(bench: Bench) -> None:
+    """A table of an earlier replay has not those of a later `messages`."""
+    rows = len(MADE.rows(UUID, 1))
+    assert bench.run(name="before", table="columns") == rows
+    bench.spark.sql(f"alter table delta.`{bench.lake}/messages` add column site string")
+    assert bench.run(name="after", table="columns", where="site is null") == rows
+    table = DeltaTable(bench.lake / "columns").to_pyarrow_table()
+    assert (table.num_rows, "site" in table.column_names) == (2 * rows, False)
 
 
 def test_one_replay_of_a_name_at_a_time(bench: Bench) -> None:

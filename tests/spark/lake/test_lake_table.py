@@ -13,7 +13,7 @@ from pyspark.sql.types import BooleanType
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.table_files import TableFiles
-from headrace_spark.lake.tables import BACKLOG, CLEAN, REPEATS
+from headrace_spark.lake.tables import BACKLOG, CLEAN, QUARANTINE, REPEATS
 from headrace_spark.records.schema import arrow_schema
 
 
@@ -68,9 +68,12 @@ def test_files_take_the_place_of_those_of_their_journal_once(
 
 
 def test_a_table_of_another_schema_is_refused(tmp_path: Path) -> None:
-    other = arrow_schema(CLEAN.columns)
-    write_deltalake(tmp_path / "repeats", other.empty_table())
-    with pytest.raises(LakeConflict, match="another schema than this headrace writes: event_timestamp"):
-        LakeTable(tmp_path, REPEATS).log()
-    write_deltalake(tmp_path / "clean", other.empty_table())
-    assert LakeTable(tmp_path, CLEAN).columns()["late"] == BooleanType()
+    other = arrow_schema(REPEATS.columns)
+    write_deltalake(tmp_path / "quarantine", other.empty_table())
+    lacking = (
+        "another schema than this headrace writes: no column payload, no column reason, no column schema"
+    )
+    with pytest.raises(LakeConflict, match=f"{lacking}. Use another lake, or move the table away"):
+        LakeTable(tmp_path, QUARANTINE).log()
+    write_deltalake(tmp_path / "repeats", arrow_schema(CLEAN.columns).empty_table())
+    assert LakeTable(tmp_path, REPEATS).columns()["late"] == BooleanType()  # theirs, and nobody minds
