@@ -6,7 +6,8 @@ where it stopped: whole slices of the journal that are done are left out, and of
 (idempotent producers; the sequence is the journal's offset) or Delta (the slice is a transaction) keeps out what it has.
 
 Replayed messages are kept apart from live ones: by a topic prefix, `replay/` unless another one is chosen, and by the
-user properties `replay` (the name) and `replay-of` (the message id in the archive). What was itself replayed is left out.
+user properties behind the publisher's own: `replay` (the name) and `replay-of` (the message id in the archive). What was
+itself replayed, and so has both, is left out.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ JOB: Final = "replay"
 SLOTS: Final = 16
 """Producers a journal: rows of one topic share one. Fixed, or a repeat would not be recognised."""
 PROPERTY: Final = "replay"
+ORIGINAL: Final = "replay-of"
+_IDS: Final = ("client:", "journal:")
+"""How message ids begin (`messages.message_id`): what a replay puts into ORIGINAL."""
 _ANEW: Final = "remove the file: all of it is replayed again then"
 _OFFSET: Final = "journal_offset"
 _PASSING: Final = re.compile(
@@ -208,7 +212,7 @@ def marked(rows: DataFrame, settings: Settings) -> DataFrame:
     pair = "struct<name:string,value:string>"
     own = F.array(
         F.struct(F.lit(PROPERTY).alias("name"), F.lit(settings.name).alias("value")).cast(pair),
-        F.struct(F.lit("replay-of").alias("name"), F.col("message_id").alias("value")).cast(pair),
+        F.struct(F.lit(ORIGINAL).alias("name"), F.col("message_id").alias("value")).cast(pair),
     )
     return rows.withColumns(
         {
@@ -224,9 +228,21 @@ def marked(rows: DataFrame, settings: Settings) -> DataFrame:
 # What is replayed
 
 
+def is_replayed() -> Column:
+    """Return whether a message was sent by a replay: it has both marks. One of them alone is a publisher's own property,
+    whatever he means by it."""
+    is_named = F.exists("user_properties", lambda pair: pair["name"] == PROPERTY)
+    return is_named & F.exists("user_properties", _names_a_message)
+
+
+def _names_a_message(pair: Column) -> Column:
+    value = pair["value"]
+    return (pair["name"] == ORIGINAL) & (value.startswith(_IDS[0]) | value.startswith(_IDS[1]))
+
+
 def chosen(table: DataFrame, settings: Settings) -> DataFrame:
     """Return the part of the archive that the settings name."""
-    conditions = [~F.exists("user_properties", lambda pair: pair["name"] == PROPERTY)]
+    conditions = [~is_replayed()]
     if settings.since:
         conditions.append(F.col("publish_timestamp") >= F.lit(_time("since", settings.since)))
     if settings.until:

@@ -12,6 +12,7 @@ from headrace_spark.base.lake_url import Location
 from headrace_spark.lake.job_status import JobStatus, Places, describe_jobs, job_statuses
 from headrace_spark.lake.lake_of import AnyLake
 from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.messages import TableState
 from headrace_spark.lake.tables import DEAD_LETTERS
 from headrace_spark.source.journal import consumers_of
 from headrace_spark.source.lag import lag_of
@@ -48,7 +49,7 @@ class TableStatus:
     offset: int
     """All messages of the journal below it are in the table; 0 if none is. Of several journals the sum."""
     lag: int
-    """Records from there to the high watermark. Records that are no messages never reach the table."""
+    """Records from there to the high watermark, those included that are no messages."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +112,18 @@ def _table(lake: AnyLake, journals: Sequence[JournalStatus]) -> TableStatus | No
     state = lake.table.state()
     if state is None:
         return None
-    offsets = [0 if (end := state.end(journal.uuid)) is None else end.offset for journal in journals]
+    offsets = [_end_of(lake, state, journal) for journal in journals]
     lags = [
         max(0, journal.high_watermark - offset) for journal, offset in zip(journals, offsets, strict=True)
     ]
     return TableStatus(str(lake.messages), state.version, state.rows, sum(offsets), sum(lags))
+
+
+def _end_of(lake: AnyLake, state: TableState, journal: JournalStatus) -> int:
+    """Return how far the table has a journal: by its rows, and by what batches have said, which is further where records
+    that are no messages came last."""
+    ends = (state.end(journal.uuid), lake.table.archived(journal.uuid, journal.epoch))
+    return max((end.offset for end in ends if end is not None), default=0)
 
 
 def _dead_letters(table: LakeTable) -> DeadLettersStatus | None:

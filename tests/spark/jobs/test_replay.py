@@ -216,10 +216,25 @@ def test_what_was_replayed_is_left_out(bench: Bench) -> None:
     settings = settings_of("replay", bench.lake, bench.lake, name="x")
     rows = job.chosen(bench.spark.read.format("delta").load(str(bench.lake / "messages")), settings)
     twice = job.marked(rows, settings)
-    assert (
-        twice.where(F.exists("user_properties", lambda pair: pair["name"] == "replay")).count()
-        == rows.count()
+    assert twice.where(job.is_replayed()).count() == rows.count()
+
+
+def test_a_property_of_the_publisher_s_own_leaves_nothing_out(bench: Bench) -> None:
+    """Whatever he calls it: a replay sets two, and the second one names a message of the archive."""
+    pairs = [
+        [("replay", "no")],
+        [("replay-of", "client:a/b/c")],
+        [("replay", "1"), ("replay-of", "yesterday")],
+        [("Replay", "1"), ("replay-of", "journal:u:1:2")],
+        [],
+        [("replay", "all"), ("replay-of", "journal:u:1:2")],
+        [("replay", "mine"), ("replay", "all"), ("replay-of", "client:a/b/c"), ("producer-id", "p")],
+    ]
+    rows = bench.spark.createDataFrame(
+        [(n, each) for n, each in enumerate(pairs)],
+        "n int, user_properties array<struct<name:string,value:string>>",
     )
+    assert [row.n for row in rows.where(~job.is_replayed()).orderBy("n").collect()] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.lake import Lake
-from headrace_spark.lake.messages import JournalEnd
+from headrace_spark.lake.messages import JournalEnd, archive_id
 from headrace_spark.records.decode import decode
 from headrace_spark.records.schema import MESSAGES, arrow_schema
 from spark.journals import Made, mixed
@@ -21,12 +21,21 @@ UUID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"
 STATISTICS = {"delta.dataSkippingStatsColumns": "topic,journal_uuid,journal_epoch,journal_offset"}
 
 
-def append(lake: Lake, made: Made, base_offset: int, epoch: int, batch: int = 0, uuid: str = UUID) -> int:
-    """Write messages as another Delta writer would; returns how many."""
+def append(
+    lake: Lake,
+    made: Made,
+    base_offset: int,
+    epoch: int,
+    batch: int = 0,
+    uuid: str = UUID,
+    archived: int | None = None,
+) -> int:
+    """Write messages as another Delta writer would; returns how many. `archived`: the offset that the batch says."""
     schema = arrow_schema(MESSAGES)
     batches = made.batches([], epoch, base_offset)
     table: Any = pa.Table.from_batches(decode(batches, uuid, 0, 1 << 40, schema), schema)
-    properties = CommitProperties(app_transactions=[Transaction("query-1", batch)])
+    said = [] if archived is None else [Transaction(archive_id(uuid, epoch), archived)]
+    properties = CommitProperties(app_transactions=[Transaction("query-1", batch), *said])
     write_deltalake(
         lake.messages, table, mode="append", partition_by=["tenant", "date"], configuration=STATISTICS,
         commit_properties=properties,

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from headrace.core.records.event import BROKER_STARTED, Event
 from headrace_spark.base.errors import JournalMissing
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.status import describe, pipeline_status
 from headrace_spark.source.journal import open_journal, open_journals, register
 from spark.conftest import Writer
-from spark.journals import mixed
+from spark.journals import Made, mixed
 from spark.lake.test_lake import append
 
 
@@ -38,6 +39,21 @@ def test_the_table(journal: Writer, tmp_path: Path) -> None:
     assert (status.table.rows, status.table.version) == (rows, 0)
     assert (status.table.offset, status.table.lag) == (rows_end(journal), 300 - rows_end(journal))
     assert f"rows {rows}  up to offset {rows_end(journal)}" in describe(status)
+
+
+def test_a_table_that_has_all_messages_is_not_behind(journal: Writer, tmp_path: Path) -> None:
+    """Whatever records come last: sessions that begin and end are in no row."""
+    made, lake = mixed(300), Lake(tmp_path / "lake")
+    made.add(Event(BROKER_STARTED, 1, {"version": "1"}))
+    journal.write(made)
+    append(lake, made, 0, journal.epoch, uuid=journal.uuid, archived=5)
+    table = pipeline_status(open_journals(journal.data_dir), lake).table
+    assert table is not None
+    assert (table.offset, table.lag) == (rows_end(journal), 301 - rows_end(journal))
+    append(lake, Made(), 301, journal.epoch, uuid=journal.uuid, archived=301)
+    table = pipeline_status(open_journals(journal.data_dir), lake).table
+    assert table is not None
+    assert (table.offset, table.lag) == (301, 0)
 
 
 def test_a_table_of_another_journal_counts_for_nothing(journal: Writer, tmp_path: Path) -> None:
