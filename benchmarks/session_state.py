@@ -47,6 +47,7 @@ TOPICS: Final = 10_000
 
 
 def write_state(table: Path, count: int) -> None:
+    table.mkdir(parents=True, exist_ok=True)
     files = TableFiles(table, METRICS_STATE.layout)
     numbers = np.arange(1, 2 * count + 1, 2)
     about = {

@@ -75,6 +75,7 @@ class FolderTarget:
     def start(self) -> StreamingQuery:
         """Begin, or begin again: where the table is by then may be due to somebody else."""
         if self._is_begun:
+            self._lake.require_held()
             self.open()
         self._checkpoint.make_ready()
         self._is_begun = True

@@ -17,12 +17,13 @@ from headrace_spark.base.cluster import check_folders, check_master
 from headrace_spark.base.errors import (
     EngineLost,
     JournalUnreachable,
+    LakeConflict,
     PipelineError,
     QueryFailed,
     is_outage,
 )
 from headrace_spark.base.figures import UNREACHABLE
-from headrace_spark.base.lake_url import LakeUrl
+from headrace_spark.base.lake_url import LakeUrl, Location
 from headrace_spark.base.logs import LOG
 from headrace_spark.base.object_store import add_log_store, for_lake
 from headrace_spark.base.progress import Progress, Report
@@ -147,8 +148,19 @@ def run_through_outages(
             if not (settings.follow and is_outage(error)):
                 raise
             stop_queries(spark)
+            was_there = is_there(settings.lake)
             if not wait_out(error, lambda: journals_of(settings, IMPATIENT), stop):
                 return None
+            if was_there and not is_there(settings.lake):
+                raise LakeConflict(
+                    f"the lake {settings.lake} is gone: it was moved or removed while the job waited for its broker. "
+                    "Start the job again with the lake where it is now"
+                ) from None
+
+
+def is_there(lake: Location) -> bool:
+    """Return whether the folder of a lake is there; what is behind a URL is no folder, and is always."""
+    return not isinstance(lake, Path) or lake.is_dir()
 
 
 def stop_queries(spark: SparkSession) -> None:

@@ -294,6 +294,7 @@ class Cleaner:
 def start_query(
     spark: SparkSession, settings: Settings, lake: AnyLake, cleaner: Cleaner, together: Together
 ) -> StreamingQuery:
+    lake.require_held()
     rows = (
         spark.readStream.format("delta")
         .option("maxBytesPerTrigger", settings.bytes_per_trigger_max)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from threading import Event
 from time import monotonic, time
@@ -114,7 +113,10 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
             lake.require_held()
             tend()  # batches that were sent leave the outbox by themselves
 
-        begin = partial(start_query, spark, settings, outbox, plans, tracker)
+        def begin() -> StreamingQuery:
+            lake.require_held()
+            return start_query(spark, settings, outbox, plans, tracker)
+
         run_query(begin, observe, stop, settings.restarts_max)
         return tracker.progress
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -25,6 +26,16 @@ def sync_path(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def make_within(top: Path, folder: Path) -> None:
+    """Make a folder below `top`, and never `top` itself: who has moved that meanwhile wants nothing in its place. Raises
+    FileNotFoundError where `top` is gone."""
+    at = top
+    for name in folder.relative_to(top).parts:
+        at /= name
+        with suppress(FileExistsError):
+            at.mkdir()
 
 
 class SyncedTable:

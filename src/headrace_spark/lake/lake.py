@@ -20,15 +20,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
 
-from deltalake import DeltaTable as DeltaLog
-
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.lake_url import Location
 from headrace_spark.lake.checkpoint import Checkpoint
+from headrace_spark.lake.known_tables import KnownTables
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.messages import MessagesTable
 from headrace_spark.lake.notes import FolderNotes
-from headrace_spark.lake.table_log import Folders
 from headrace_spark.lake.tables import TableDefinition
 from headrace_spark.lake.upkeep import FileMarks
 
@@ -37,20 +35,22 @@ class Lake:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self.messages = self.root / "messages"
-        self.table = MessagesTable(self.messages)
-        self.tables = Folders()
+        self.tables = KnownTables()
+        self.table = MessagesTable(self.messages, self.tables)
         self.checkpoints = self.root / "_checkpoints"
         self.notes = FolderNotes(self.checkpoints)
         self._locks: list[Lock] = []
 
     def table_of(self, definition: TableDefinition) -> LakeTable:
-        return LakeTable(self.root, definition)
+        return LakeTable(self.root, definition, self.tables)
 
     def marks(self) -> FileMarks:
         return FileMarks(self.checkpoints)
 
     def require_held(self) -> None:
-        """Check that this process still holds what it has locked. Raises LakeConflict if somebody else does by now."""
+        """Check that the lake is the one that it was, and that this process still holds what it has locked there. Raises
+        LakeConflict if it was moved, removed or replaced, or somebody else holds it by now."""
+        self.tables.require()
         for lock in self._locks:
             lock.require()
 
@@ -60,7 +60,8 @@ class Lake:
     def owner(self, job: str, table: Location) -> str:
         """Return the owner of a consumer's position, which is that of a table: the same wherever the lake is moved
         to."""
-        return f"{job}:{DeltaLog(str(table)).metadata().id} in {table}"
+        log = self.tables.open(table)
+        return f"{job}:{'' if log is None else log.metadata().id} in {table}"
 
     @contextmanager
     def archiving(self, uuid: str) -> Iterator[None]:

@@ -6,8 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.lake_url import LakeUrl, Location
-from headrace_spark.lake.durable import sync_path
+from headrace_spark.lake.durable import make_within, sync_path
 from headrace_spark.lake.hadoop_files import HadoopFiles
 
 
@@ -28,7 +29,7 @@ class NoteFiles(Protocol):
 
 
 class FolderNotes:
-    """Keeps files in a folder, on disk before `write` returns."""
+    """Keeps files in a folder of a lake, on disk before `write` returns."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -40,7 +41,13 @@ class FolderNotes:
 
     def write(self, name: str, data: bytes) -> None:
         path = self.at(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            make_within(self._folder.parent, path.parent)
+        except FileNotFoundError:
+            raise LakeConflict(
+                f"{self._folder.parent} is gone, where {path.name} was to be written: the lake was moved or removed. "
+                "Start the job again with the lake where it is now"
+            ) from None
         new = path.with_name(f".{path.name}.new")
         new.write_bytes(data)
         sync_path(new)

@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace_spark.base.errors import BadOption
-from headrace_spark.lake.durable import sync_path
+from headrace_spark.base.errors import BadOption, LakeConflict
+from headrace_spark.lake.durable import make_within, sync_path
 
 # What a task holds before it writes a row group.
 BUFFER_BYTES: Final = 64 << 20
@@ -98,7 +98,8 @@ MESSAGES_LAYOUT: Final = FileLayout(
 
 
 class TableFiles:
-    """The Parquet files that one task writes. `add` rows, then `finish`; `abandon` if that cannot be."""
+    """The Parquet files that one task writes below `table`, which is there. `add` rows, then `finish`; `abandon` if
+    that cannot be."""
 
     def __init__(self, table: Path, layout: FileLayout) -> None:
         self._table = table
@@ -139,7 +140,13 @@ class TableFiles:
         folder = "/".join(f"{name}={_folder(value)}" for name, value in partition.items())
         name = f"{folder}/part-{uuid4()}{self._layout.codec.suffix}.parquet"
         path = self._table / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            make_within(self._table, path.parent)
+        except FileNotFoundError:
+            raise LakeConflict(
+                f"{self._table} is gone, where rows were to be written: the lake was moved or removed. Start the job "
+                "again with the lake where it is now"
+            ) from None
         self._paths.append(path)
         return TableFile(path, name, partition, schema, self._layout)
 

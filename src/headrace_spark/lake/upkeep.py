@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import time
 from typing import Any, Final, Protocol
@@ -60,8 +61,11 @@ class FileMarks:
             return None
 
     def touch(self, name: str) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / f"upkeep-{name}").touch()
+        with suppress(
+            FileNotFoundError
+        ):  # the lake was moved since, which the job will notice: nothing is made here
+            self._folder.mkdir(exist_ok=True)
+            (self._folder / f"upkeep-{name}").touch()
 
 
 class Upkeep:

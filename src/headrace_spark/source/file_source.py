@@ -20,13 +20,15 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StringType, StructField, StructType
 
 from headrace_spark.base.errors import BadOption
+from headrace_spark.lake.known_tables import KnownTables
 from headrace_spark.lake.table_files import CODEC, MESSAGES_LAYOUT, TableFiles
 from headrace_spark.records.schema import MESSAGES
 from headrace_spark.source.options import SourceOptions
-from headrace_spark.source.stream import StreamReader
+from headrace_spark.source.stream import Offset, StreamReader
 
 FORMAT: Final = "headrace-journal-files"
 ACTIONS: Final = StructType([StructField("action", StringType())])
@@ -56,7 +58,14 @@ class FileReader(StreamReader):
             raise BadOption(_TABLE, "", "the folder of a Delta table is needed")
         self.table = Path(options[_TABLE])
         self.written_below = json.loads(options.get(_WRITTEN, "{}"))
+        self._known = KnownTables()
         self.layout = MESSAGES_LAYOUT.compressed(options.get(_CODEC, CODEC))
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Do what a stream of messages does, as long as the table is the one that the query began with: Spark writes what
+        it plans into the lake that lies there. Raises LakeConflict."""
+        self._known.look(self.table)
+        return super().latestOffset(start, limit)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition, which are made only when every file is whole. Runs on a worker."""

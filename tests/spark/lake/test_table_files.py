@@ -45,6 +45,7 @@ def strange() -> Made:
 
 
 def write(table: Path, batches: list[pa.RecordBatch], layout: FileLayout = MESSAGES_LAYOUT) -> list[str]:
+    table.mkdir(exist_ok=True)
     files = TableFiles(table, layout)
     for batch in batches:
         files.add(batch)

@@ -62,6 +62,8 @@ class Counted:
 
     def count(self, start: int, end: int, is_behind_hole: bool = False) -> None:
         reader = JournalReader(self.data_dir)
+        for name in ("traffic", "deliveries", "usage", METRICS_STATE.name):
+            (self.lake / name).mkdir(parents=True, exist_ok=True)
         cut = self.draw.randint(start, end)
         partitions = [
             JournalPartition(reader.location, reader.uuid, reader.epoch, *bounds)
