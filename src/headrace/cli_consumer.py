@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from time import time_ns
 
 import click
 
 from headrace.cli_storage import data_dir_options, ends_with_its_reader, journals_of, new_data_dir_options
 from headrace.cli_watch import client_for
 from headrace.console.consumers import removed_there
+from headrace.console.units import duration
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.errors import UnknownConsumer
 
@@ -25,11 +27,15 @@ def consumer() -> None:
 @data_dir_options
 @ends_with_its_reader
 def list_command(data_dir: Path) -> None:
-    """Print a line for each consumer: name, offset below which everything is processed, owner. Of several shards each has
-    its own."""
+    """Print a line for each consumer: name, offset below which everything is processed, when that moved last, owner. Of
+    several shards each has its own."""
+    now_us = time_ns() // 1000
     for label, directory in journals_of(data_dir):
         for position in ConsumerPosition.list(directory):
-            click.echo(f"{label}{position.name}  offset {position.offset}  {position.owner or 'nobody'}")
+            silent = duration(max(0, now_us - position.updated_us) / 1_000_000)
+            click.echo(
+                f"{label}{position.name}  offset {position.offset}  moved {silent} ago  {position.owner or 'nobody'}"
+            )
 
 
 @consumer.command("hand-over")

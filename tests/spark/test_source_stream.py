@@ -91,19 +91,18 @@ def test_the_consumer_is_registered_and_its_position_follows(run: Run, journal: 
     journal.write(mixed(900, 4))
     run("noop", maxRowsPerTrigger=300)
     position = ConsumerPosition.read(journal.data_dir, "test")
-    assert (position.uuid, position.epoch, position.offset) == (journal.uuid, journal.epoch, 600)
-    run("noop")
-    assert ConsumerPosition.read(journal.data_dir, "test").offset == 600  # nothing new: Spark commits later
+    assert (position.uuid, position.epoch, position.offset) == (journal.uuid, journal.epoch, 900)
     journal.write(mixed(10, 5))
     run("noop")
-    assert ConsumerPosition.read(journal.data_dir, "test").offset == 900
+    assert ConsumerPosition.read(journal.data_dir, "test").offset == 910
 
 
 def test_retention_waits_for_the_consumer(run: Run, journal: Writer) -> None:
     journal.write(mixed(900, 6))
     run("noop", maxRowsPerTrigger=300)
-    assert 0 < drop_what_nobody_needs(journal) <= 600
-    run("noop")
+    journal.write(mixed(900, 26))
+    assert 0 < drop_what_nobody_needs(journal) <= 900
+    assert sum(batch.numInputRows for batch in run("noop")) > 0
 
 
 def test_latest_begins_at_the_high_watermark(run: Run, journal: Writer, tmp_path: Path) -> None:
@@ -190,6 +189,29 @@ def test_a_new_start_and_available_now_wait_for_nothing(journal: Writer) -> None
     assert few.latestOffset(first, few.getDefaultReadLimit()) is first
     few.prepareForTriggerAvailableNow()
     assert few.latestOffset(first, few.getDefaultReadLimit())["offset"] == 30
+
+
+def test_the_consumer_is_where_spark_asks_from(journal: Writer) -> None:
+    """Whatever comes next: an idle query, and one that has ended at the present end, hold nothing back that they have."""
+
+    def position() -> int:
+        return ConsumerPosition.read(journal.data_dir, "few").offset
+
+    journal.write(mixed(100, 21))
+    few = reader(journal, maxOffsetsPerTrigger="60")
+    limit = few.getDefaultReadLimit()
+    few.prepareForTriggerAvailableNow()
+    first = few.latestOffset(few.initialOffset(), limit)
+    assert (first["offset"], position()) == (60, 0)
+    last = few.latestOffset(first, limit)
+    few.commit(first)
+    assert (last["offset"], position()) == (100, 60)  # it is planned, and not done
+    journal.write(mixed(10, 22))
+    assert few.latestOffset(last, limit) is last
+    assert position() == 100
+    ConsumerPosition.remove(journal.data_dir, "few")
+    assert few.latestOffset(last, limit) is last
+    assert ConsumerPosition.list(journal.data_dir) == []  # who has removed it meant it
 
 
 def test_progress_says_what_a_batch_took_and_what_it_left(run: Run, journal: Writer) -> None:

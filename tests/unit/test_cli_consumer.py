@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from time import time_ns
 from uuid import uuid4
 
 import pytest
@@ -20,10 +22,13 @@ def test_a_consumer_is_listed_with_its_owner_and_handed_over(tmp_path: Path) -> 
     owner = "archive:1 in /lake/messages"
     (tmp_path / "journal").mkdir()
     ConsumerPosition.register_at(tmp_path, "archive", str(uuid4()), 1, 10, owner=owner)
-    ConsumerPosition.register(tmp_path, "own", str(uuid4()), 1, 3)
+    an_hour_ago_us = time_ns() // 1000 - 3_600_000_000
+    ConsumerPosition.register(tmp_path, "own", str(uuid4()), 1, 3, now_us=an_hour_ago_us)
     directory = ["--data-dir", str(tmp_path)]
     said = CliRunner().invoke(consumer, ["list", *directory])
-    assert said.output.splitlines() == [f"archive  offset 10  {owner}", "own  offset 3  nobody"]
+    archive, own = said.output.splitlines()
+    assert re.fullmatch(rf"archive  offset 10  moved \d+ s ago  {owner}", archive)
+    assert re.fullmatch(r"own  offset 3  moved 1 h 0 min ago  nobody", own)
     said = CliRunner().invoke(consumer, ["hand-over", "archive", *directory])
     assert (said.exit_code, f"archive, at offset 10, belonged to {owner}" in said.output) == (0, True)
     assert ConsumerPosition.read(tmp_path, "archive").owner == ""

@@ -61,8 +61,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
 class Tracker:
     """Adds up what Spark reports, and commits the consumer's position once Spark has finished a batch for good.
 
-    The source commits too, but a batch later, and never the last one (decision 32): an idle archive would
-    hold back retention for ever.
+    The source commits too, but not before Spark asks it for the next batch (decision 32).
     """
 
     def __init__(

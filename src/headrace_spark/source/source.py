@@ -14,8 +14,8 @@ as if it continued the old one. Offsets count records of every kind, so a micro-
 its offsets suggest, or none.
 
 A stream is a registered consumer: registered before its first read, and its committed position holds
-retention back. Spark calls `commit` when it plans the batch after, so the position may trail by one batch
-(decision 32: one consumer a stream).
+retention back. It moves when Spark plans the batch after, or asks for one and there is none (decision 32: one
+consumer a stream).
 """
 
 # ruff: noqa: N802  (the names of methods are Spark's)

@@ -65,6 +65,8 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         self._targets: dict[str, int] | None = None
         self._registered: set[str] = set()
         self._joined: dict[str, int] = {}
+        self._processed: dict[str, JournalOffset] = {}
+        """What was committed last, by journal."""
         self._planned_s = float("-inf")
         """When a batch was planned last; the first one of a start waits for nothing, as with Kafka's source."""
 
@@ -150,6 +152,7 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         backlog = sum(fetch.backlog for fetch in fetches.values())
         is_limited = not isinstance(limit, ReadAllAvailable)
         if not backlog or (is_limited and self._waits(backlog)):
+            self._commit(journals, begin)
             return start
         self._planned_s = monotonic()
         if is_limited:
@@ -214,10 +217,17 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         return planned
 
     def commit(self, end: Offset) -> None:
-        positions = StreamOffset.from_dict(end).positions
-        for uuid, journal in self._open().items():
-            if uuid in positions:
-                commit(journal, self.consumer, positions[uuid], self.options.owner)
+        """Move the consumer behind a batch that is done. Spark says so with the next batch only, which may be long in
+        coming, and never comes after `availableNow`; hence `latestOffset` does it too."""
+        self._commit(self._open(), StreamOffset.from_dict(end))
+
+    def _commit(self, journals: Mapping[str, LogReader], end: StreamOffset) -> None:
+        """Move the consumer to where all is done: as far as Spark asks from, for it plans no batch while another one is
+        under way, and does one again that was cut off before it asks."""
+        for uuid, position in end.positions.items():
+            if uuid in journals and self._processed.get(uuid) != position:
+                commit(journals[uuid], self.consumer, position, self.options.owner)
+                self._processed[uuid] = position
 
 
 class Fetch:
