@@ -16,6 +16,7 @@ import structlog
 
 from headrace.cli_consumer import consumer
 from headrace.cli_mosquitto import from_mosquitto
+from headrace.cli_session import drop_command
 from headrace.cli_storage import (
     accept_command,
     backup_command,
@@ -420,7 +421,7 @@ cli.add_command(reshard_command)
 
 @cli.group()
 def session() -> None:
-    """Look at sessions: folds the journal up to its high watermark, whether or not a broker is running."""
+    """Look at sessions, whether or not a broker is running: folds the journal up to its high watermark. Drop one."""
 
 
 @session.command("list")
@@ -459,6 +460,9 @@ def session_show(data_dir: Path, tenant: str, client_id: str) -> None:
         raise click.ClickException(f"tenant {tenant} has no session {client_id!r}")
     about = {"shard": shard} if len(shards) > 1 else {}
     click.echo(json.dumps(about | details(found), indent=2))
+
+
+session.add_command(drop_command)
 
 
 @session.command("dump")

@@ -28,7 +28,8 @@ def _filter(_: click.Context, __: click.Parameter, value: str | None) -> str | N
     return value
 
 
-def _name(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+def exact_name(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """Return the value of a parameter that names something exactly. Raises BadParameter."""
     if value == "":
         raise click.BadParameter("it is empty")
     if value is not None and not _is_text(value):
@@ -50,12 +51,17 @@ def _topic(_: click.Context, __: click.Parameter, value: str) -> str:
 _FILTER = click.option(
     "--topic", metavar="FILTER", callback=_filter, help="topics that this topic filter matches"
 )
-_TENANT = click.option("--tenant", metavar="NAME", callback=_name, help="one tenant's")
+_TENANT = click.option("--tenant", metavar="NAME", callback=exact_name, help="one tenant's")
 _OF_TENANT = click.option(
-    "--tenant", metavar="NAME", callback=_name, default=DEFAULT_TENANT, show_default=True, help="whose it is"
+    "--tenant",
+    metavar="NAME",
+    callback=exact_name,
+    default=DEFAULT_TENANT,
+    show_default=True,
+    help="whose it is",
 )
 _TOPIC = click.argument("topic", callback=_topic)
-_CLUSTER = click.argument("cluster", callback=_name)
+_CLUSTER = click.argument("cluster", callback=exact_name)
 _JSON = click.option("--json", "as_json", is_flag=True, help="a JSON object a line")
 
 
@@ -64,7 +70,7 @@ def _clusters_command(group: click.Group, name: str) -> None:
 
     @group.command(name)
     @_FILTER
-    @click.option("--cluster", metavar="NAME", callback=_name, help="clusters of this name")
+    @click.option("--cluster", metavar="NAME", callback=exact_name, help="clusters of this name")
     @_TENANT
     @_JSON
     @of_a_broker

@@ -38,9 +38,17 @@ def new_data_dir_options(command: Command) -> Command:
     return _located(command, must_exist=False)
 
 
-def _located(command: Command, *, must_exist: bool) -> Command:
+def configured_data_dir_options(command: Command) -> Command:
+    """Do as `new_data_dir_options` for a command that also reads the configuration: it gets `config_file` too. Raises
+    InvalidKey."""
+    return _located(command, must_exist=False, is_configured=True)
+
+
+def _located(command: Command, *, must_exist: bool, is_configured: bool = False) -> Command:
     @wraps(command)
     def located(*arguments: Any, data_dir: Path | None, config_file: Path | None, **options: Any) -> Any:
+        if is_configured:
+            options["config_file"] = config_file
         named = "--data-dir"
         if data_dir is None:
             data_dir = Path(load(config_file).data_dir)

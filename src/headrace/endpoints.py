@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute
 from headrace import __version__
 from headrace.api.app import application
 from headrace.api.journal import JournalRoutes
-from headrace.api.operations import ClientRoutes, ClusterRoutes, TraceRoutes
+from headrace.api.operations import ClientRoutes, ClusterRoutes, SessionRoutes, TraceRoutes
 from headrace.api.tokens import Tokens
 from headrace.build import build
 from headrace.core.worker import Worker
@@ -62,12 +62,14 @@ def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[
     worker, shards, process = parts.worker, parts.shards, ProcessFigures()
     collectors = registry(worker, parts.doors, parts.watchdog, process, *_collectors(parts, limits))
     refresh = (*(one.refresh for one in _figures(shards)), process.refresh)
+    removals = Removals(worker.brokers)
     rows = ShardRows({shard.number: _rows(shard, worker) for shard in shards})
     routes: list[BaseRoute] = [
         JournalRoutes(parts.directories, tokens).mount(),
         *TraceRoutes(parts.doors.tracing, Tokens(tokens)).routes(),
         *ClientRoutes(Laggards([broker.fold for broker in worker.brokers]), Tokens(tokens)).routes(),
-        *ClusterRoutes(rows, Removals(worker.brokers), Tokens(tokens)).routes(),
+        *ClusterRoutes(rows, removals, Tokens(tokens)).routes(),
+        *SessionRoutes(removals, Tokens(tokens)).routes(),
     ]
     return application(not_ready, collectors, routes, refresh)
 

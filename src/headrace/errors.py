@@ -87,6 +87,11 @@ class InUse(HeadraceError):
     retry_helps = True
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
+class BrokersOwn(HeadraceError):
+    """What somebody wants to remove belongs to the broker itself. The message says what to do instead."""
+
+
 def forget_calls(error: BaseException | None) -> None:
     """Have an error, and those that it came from, refer no more to the calls which raised them, once it has been told.
 

@@ -1,4 +1,5 @@
-"""What the admin HTTP lets who operates a broker do and see: traces, the clients that are behind, topic queues.
+"""What the admin HTTP lets who operates a broker do and see: traces, the clients that are behind, topic queues, the end
+of a session.
 
     POST   /v1/traces      {"kind": "client" | "topic" | "address", "pattern", "seconds"}: begins one, 201 {"id"}
     GET    /v1/traces/ID   {"rows", "left_out", "over"}: what came since the last time
@@ -12,6 +13,9 @@
     DELETE /v1/clusters?tenant=T&topic=TOPIC&cluster=C                       removes a cluster that nobody reads
     DELETE /v1/queues?tenant=T&topic=TOPIC&force=true                        removes a queue with its clusters
 
+    DELETE /v1/sessions/CLIENT?tenant=T          drops the session of a client id: {"connected", "messages"}
+    DELETE /v1/sessions?tenant=T&client=CLIENT   the same, for a client id that a path does not carry unharmed (a//b, ..)
+
 Topics and names are in the query, percent-encoded once: it is decoded once here, and no proxy between makes one slash of
 two there, or ends a part of the path at %2F. Traces and DELETE want a bearer token with the role `operate`, the lists one
 with `read` (`tokens`). Runs on the loop; the tokens are
@@ -23,8 +27,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Annotated
-from urllib.parse import parse_qsl
+from typing import Annotated, Final
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 from starlette.requests import Request
@@ -35,7 +39,7 @@ from headrace.api.problem import problem
 from headrace.api.tokens import OPERATE, READ, Answer, Tokens, guarded
 from headrace.core.inbound.consuming import CLUSTER_BYTES_MAX
 from headrace.core.ports.identity import DEFAULT_TENANT
-from headrace.errors import InUse, NotThere
+from headrace.errors import BrokersOwn, InUse, NotThere
 from headrace.mqtt.topics import filter_error, valid_topic
 from headrace.services.cluster_rows import LIMIT_MAX as ROWS_MAX
 from headrace.services.cluster_rows import Place, ShardRows, Wanted
@@ -43,6 +47,8 @@ from headrace.services.laggards import LIMIT_MAX, Laggards
 from headrace.services.removals import NotDurable, Removals
 from headrace.services.tracing import InvalidTrace, Tracing
 
+SESSIONS: Final = ("/v1/sessions", "/v1/sessions/{client:path}")
+_SESSION: Final = b"/v1/sessions/"
 _DIGITS_MAX = 20
 _REMOVED = (("tenant", DEFAULT_TENANT), ("topic", ""))
 
@@ -159,13 +165,47 @@ class ClusterRoutes:
         return JSONResponse({"rows": rows, "next": None if following is None else str(following)})
 
 
+class SessionRoutes:
+    """The endpoint that drops sessions."""
+
+    def __init__(self, removals: Removals, tokens: Tokens) -> None:
+        self._removals = removals
+        self._tokens = tokens
+
+    def routes(self) -> list[Route]:
+        endpoint = guarded(self._tokens, OPERATE, self._drop)
+        return [Route(path, endpoint, methods=["DELETE"]) for path in SESSIONS]
+
+    async def _drop(self, request: Request, _body: bytes) -> Response:
+        return await _answer(self._removals.session(*session_named(request)))
+
+
+def session_named(request: Request) -> tuple[str, str]:
+    """Return the tenant and the client id of the session that a request names, the id in its path or in its query; each
+    is decoded once. Raises ValueError, with the name of the parameter."""
+    in_path = request.scope["raw_path"].startswith(_SESSION)
+    _check_names(request, {"tenant"} if in_path else {"tenant", "client"})
+    tenant = request.query_params.get("tenant", DEFAULT_TENANT)
+    if tenant == "":
+        raise ValueError("tenant: it is empty")
+    client_id = request.query_params.get("client", "")
+    if in_path:
+        try:
+            client_id = unquote_to_bytes(request.scope["raw_path"].removeprefix(_SESSION)).decode("utf-8")
+        except UnicodeDecodeError:
+            raise ValueError("client: the path is no UTF-8, percent-encoded") from None
+    if client_id == "":
+        raise ValueError("client: it is empty, and a session is named exactly")
+    return tenant, client_id
+
+
 async def _answer(removed: Awaitable[dict[str, object]]) -> Response:
     """Return what was removed, or why it was not as a problem document."""
     try:
         return JSONResponse(await removed)
     except NotThere as error:
         return problem(HTTPStatus.NOT_FOUND, str(error))
-    except InUse as error:
+    except (BrokersOwn, InUse) as error:
         return problem(HTTPStatus.CONFLICT, str(error))
     except NotDurable as error:
         return problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error))

@@ -18,6 +18,7 @@ from headrace.core.inbound.bridging import Bridging
 from headrace.core.inbound.connect import Sessions
 from headrace.core.inbound.consuming import Consuming
 from headrace.core.inbound.devices import Devices
+from headrace.core.inbound.dropping import Dropping
 from headrace.core.inbound.forwarding import Forwarding
 from headrace.core.inbound.publishing import Publishing
 from headrace.core.inbound.queue_talk import QueueTalk
@@ -111,6 +112,7 @@ class Broker(BatchListener):
         self.delivery.sharing = self.sharing
         self.router = Router(self.delivery, self.sharing, self.commit, worker)
         self.sessions = Sessions(self.fold, self.commit, self.delivery, self.timers, testimony, worker, shard)
+        self.dropping = Dropping(self.fold, self.commit, self.sessions)
         self.system = SystemTopics(self.delivery, clock)
         self.retained = RetainedReplay(self.commit, self.delivery, self.system, clock)
         self.drop_events = DropEvents(self.commit, clock)

@@ -1,6 +1,7 @@
-"""Topic queues and consumer clusters of a worker's shards that somebody removes, answered when that is durable.
+"""Topic queues, consumer clusters and sessions of a worker's shards that somebody removes, answered when that is durable.
 
-Runs on the loop. Which shard has a queue is asked of each: with several workers the others have it not.
+Runs on the loop. Which shard has a queue is asked of each: with several workers the others have it not. A session is at
+home where its client id says.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from headrace.core.broker import Broker
+from headrace.core.inbound.dropping import SessionDrop
 from headrace.core.outbound.removing import Removal, unfinished
 from headrace.errors import InUse, NotThere
 
@@ -37,7 +39,7 @@ class Removed:
 
 
 class Removals:
-    """Removes queues and clusters of the brokers of one process."""
+    """Removes queues and clusters of the brokers of one process, and drops sessions."""
 
     def __init__(self, brokers: Sequence[Broker]) -> None:
         self._brokers = brokers
@@ -52,6 +54,18 @@ class Removals:
         of, named = topic.encode("utf-8"), name.encode("utf-8")
         return await self._removed(lambda broker: broker.removing.remove_cluster(tenant, of, named))
 
+    async def session(self, tenant: str, client_id: str) -> dict[str, object]:
+        """Drop the session of a client id, connected or not. Raises NotThere, when that is durable too; BrokersOwn,
+        NotDurable."""
+        for broker in self._brokers:
+            if broker.shard != broker.worker.homes.of_client(tenant, client_id):
+                continue
+            drop = broker.dropping.drop(tenant, client_id)
+            await _over(broker, drop)
+            if drop.found:
+                return _dropped(tenant, client_id, drop)
+        raise NotThere(f"tenant {tenant} has no session {client_id!r}")
+
     async def _removed(self, begin: Callable[[Broker], Removal]) -> dict[str, object]:
         unknown = NotThere("there is no shard here")
         for broker in self._brokers:
@@ -65,7 +79,7 @@ class Removals:
         raise unknown
 
 
-async def _over(broker: Broker, removal: Removal) -> None:
+async def _over(broker: Broker, removal: Removal | SessionDrop) -> None:
     """Wait until a removal is durable and has taken effect. Raises NotDurable."""
     loop = asyncio.get_running_loop()
     until = loop.time() + PATIENCE_S
@@ -95,4 +109,16 @@ def _told(removal: Removal) -> dict[str, object]:
     fields = asdict(found)
     what = "topic queue removed" if cluster is None else "consumer cluster removed"
     _LOG.warning(what, extra={"fields": fields})
+    return fields
+
+
+def _dropped(tenant: str, client_id: str, drop: SessionDrop) -> dict[str, object]:
+    """Return what was dropped."""
+    fields: dict[str, object] = {
+        "tenant": tenant,
+        "client_id": client_id,
+        "connected": drop.was_connected,
+        "messages": drop.messages,
+    }
+    _LOG.warning("session dropped", extra={"fields": fields})
     return fields

@@ -28,8 +28,10 @@ from starlette.routing import Route
 
 from headrace.api.app import application
 from headrace.api.journal import JournalRoutes
+from headrace.api.operations import SESSIONS, session_named
 from headrace.api.problem import problem
 from headrace.api.tokens import answered
+from headrace.core.homes import Homes
 from headrace.workers.member import Member
 from headrace.workers.merging import Merged
 
@@ -115,6 +117,7 @@ class Overview:
         self._paths = [socket_of(runtime, member.index) for member in members]
         self._members = members
         self._shards = shards
+        self._homes = Homes(shards)
         self._merged = Merged()
         self._threads = ThreadPoolExecutor(len(self._paths) + REQUESTS_MAX, "workers-http")
 
@@ -133,6 +136,7 @@ class Overview:
             _route("/v1/queues", self._clusters, "GET"),
             _route("/v1/clusters", self._remove, "DELETE"),
             _route("/v1/queues", self._remove, "DELETE"),
+            *[_route(path, self._drop, "DELETE") for path in SESSIONS],
             _route("/v1/traces", self._begin, "POST"),
             _route("/v1/traces/{id}", self._take, "GET"),
             _route("/v1/traces/{id}", self._end, "DELETE"),
@@ -196,6 +200,18 @@ class Overview:
         known = [answer for answer in found if answer.status != HTTPStatus.NOT_FOUND]
         known.sort(key=lambda answer: answer.status == HTTPStatus.SERVICE_UNAVAILABLE)
         return (known or found)[0].response()
+
+    async def _drop(self, request: Request, _body: bytes) -> Response:
+        """Ask the owner of the shard where the session is at home: the connection of its client ends there, whichever
+        worker has accepted it. A request that names none is refused by any worker, once that has looked at its token."""
+        try:
+            shard = self._homes.of_client(*session_named(request))
+        except ValueError:
+            shard = 0
+        url = request.scope["raw_path"].decode("ascii") + _query(request)
+        token = request.headers.get("authorization", "")
+        path = self._paths[shard % len(self._paths)]
+        return (await run_in_threadpool(ask, path, "DELETE", url, token)).response()
 
     def _following(self, shard: int, following: str | None) -> str | None:
         """Return where the page behind one of this shard begins."""

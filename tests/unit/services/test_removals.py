@@ -13,7 +13,8 @@ from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.voice import Draught, Voice
 from headrace.core.worker import Worker
-from headrace.errors import InUse, NotThere
+from headrace.errors import BrokersOwn, InUse, NotThere
+from headrace.mqtt.packets import Connect
 from headrace.services import removals
 from headrace.services.removals import NotDurable, Removals
 from headrace.storage.memory import ManualScheduler, MemoryJournal, MemoryLink
@@ -117,3 +118,66 @@ def test_a_journal_that_does_not_get_on_is_said_and_who_asks_again_meanwhile_fin
         asyncio.run(removing.queue("default", "t0", True))
     shards.sync()
     assert shards.brokers[0].fold.queues.find("default", b"t0") is None
+
+
+def session_in(shards: Shards, client_id: str = "c") -> bool:
+    return client_id in shards.brokers[0].fold.tenant("default").sessions
+
+
+def connect(shards: Shards, client_id: str = "c") -> MemoryLink:
+    link = MemoryLink(shards.worker)
+    shards.brokers[0].on_connect(link, Connect(4, client_id, False, 0))
+    shards.sync()
+    assert session_in(shards, client_id)
+    return link
+
+
+def test_a_session_is_dropped_and_that_is_answered_when_it_is_durable_also_that_it_is_not_there() -> None:
+    shards = Shards()
+    link = connect(shards)
+    removing = Removals(shards.brokers)
+
+    async def life() -> None:
+        drop = asyncio.create_task(removing.session("default", "c"))
+        await asyncio.sleep(0)
+        again = asyncio.create_task(removing.session("default", "c"))
+        found = await meanwhile(shards, drop)
+        assert found == {"tenant": "default", "client_id": "c", "connected": True, "messages": 0}
+        with pytest.raises(NotThere, match="no session 'c'"):
+            await again
+
+    asyncio.run(life())
+    assert (link.closed, session_in(shards)) == (True, False)
+
+
+def test_the_brokers_own_session_is_refused_at_once() -> None:
+    with pytest.raises(BrokersOwn, match="bridge"):
+        asyncio.run(Removals(Shards().brokers).session("default", "$bridge/x"))
+
+
+def test_a_session_that_is_at_home_elsewhere_is_not_there() -> None:
+    with pytest.raises(NotThere):
+        asyncio.run(Removals(Shards().brokers[1:]).session("default", "c"))
+
+
+def test_a_drop_is_neither_said_nor_denied_while_the_journal_does_not_get_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(removals, "PATIENCE_S", 0.02)
+    shards = Shards()
+    connect(shards)
+    removing = Removals(shards.brokers)
+    for _ in range(2):
+        with pytest.raises(NotDurable, match="does not get on"):
+            asyncio.run(removing.session("default", "c"))
+    shards.sync()
+    with pytest.raises(NotThere):
+        asyncio.run(sooner(shards, removing))
+
+
+async def sooner(shards: Shards, removing: Removals) -> dict[str, object]:
+    """A drop whose journal syncs meanwhile."""
+    drop = asyncio.create_task(removing.session("default", "c"))
+    await asyncio.sleep(0)
+    shards.sync()
+    return await drop

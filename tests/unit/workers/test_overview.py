@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from prometheus_client.registry import CollectorRegistry
@@ -19,6 +20,11 @@ from starlette.routing import BaseRoute, Route
 
 from headrace.api.apart import ServedApart
 from headrace.api.app import application, bind_unix
+from headrace.api.operations import SessionRoutes
+from headrace.api.tokens import Tokens
+from headrace.core.homes import Homes
+from headrace.errors import BrokersOwn
+from headrace.services.removals import Removals
 from headrace.workers import overview
 from headrace.workers.member import Member
 from headrace.workers.overview import Overview, ask, socket_of
@@ -162,3 +168,76 @@ def test_the_worker_that_has_a_queue_removes_it_and_one_that_is_away_may_have_it
         path = stack.enter_context(node(runtime))
         assert ask(path, "DELETE", "/v1/queues?topic=a%2F%252Fb&force=true").status == answer
     assert asked == ["/v1/queues?topic=a%2F%252Fb&force=true"] * (len(statuses) - statuses.count(None))
+
+
+class Dropped(Removals):
+    """Says which sessions a worker was asked for."""
+
+    def __init__(self, index: int, asked: list[tuple[int, str, str]]) -> None:
+        super().__init__([])
+        self._index = index
+        self._asked = asked
+
+    async def session(self, tenant: str, client_id: str) -> dict[str, object]:
+        self._asked.append((self._index, tenant, client_id))
+        if client_id.startswith("$"):
+            raise BrokersOwn("it is the broker's own")
+        return {"tenant": tenant, "client_id": client_id}
+
+
+NAMES = ["c1", "c2", "c3", "a/b", "a//b", "../x", ".", "a%2Fb", "größe/日本", "?x=1&client=y", "#", " "]
+
+
+@contextmanager
+def dropping(runtime: Path) -> Iterator[tuple[Path, list[tuple[int, str, str]]]]:
+    """A node of two workers; yields its socket, and what its workers were asked."""
+    asked: list[tuple[int, str, str]] = []
+    (runtime / "tokens").write_text("secret\n")
+    with ExitStack() as stack:
+        for index in range(2):
+            routes = SessionRoutes(Dropped(index, asked), Tokens(runtime / "tokens")).routes()
+            stack.enter_context(worker(runtime, index, *routes))
+        yield stack.enter_context(node(runtime)), asked
+
+
+def test_the_owner_of_its_home_drops_a_session_whatever_its_name(runtime: Path) -> None:
+    with dropping(runtime) as (path, asked):
+        for name in NAMES:
+            encoded = quote(name, safe="")
+            for url in (f"/v1/sessions/{encoded}?tenant=t", f"/v1/sessions?tenant=t&client={encoded}"):
+                answer = ask(path, "DELETE", url, "Bearer secret")
+                assert (answer.status, answer.json()) == (200, {"tenant": "t", "client_id": name})
+        assert ask(path, "DELETE", "/v1/sessions/a/b", "Bearer secret").json()["client_id"] == "a/b"
+    homes = Homes(2)
+    expected = [(homes.of_client("t", name), "t", name) for name in NAMES for _ in range(2)]
+    assert asked == [*expected, (homes.of_client("default", "a/b"), "default", "a/b")]
+    assert {index for index, _, _ in asked} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("", "client"),
+        ("/", "client"),
+        ("?client=", "client"),
+        ("?client=a&client=b", "client"),
+        ("/a?client=b", "client"),
+        ("/a?tenant=", "tenant"),
+        ("/a?force=true", "force"),
+        ("/%FF", "client"),
+        ("?client=%FF", "UTF-8"),
+    ],
+)
+def test_a_session_that_is_not_named_exactly_is_a_problem_that_names_it(
+    runtime: Path, url: str, named: str
+) -> None:
+    with dropping(runtime) as (path, asked):
+        answer = ask(path, "DELETE", f"/v1/sessions{url}", "Bearer secret")
+        assert (answer.status, named in answer.json()["detail"], asked) == (400, True, [])
+        assert ask(path, "DELETE", f"/v1/sessions{url}").status == HTTPStatus.UNAUTHORIZED
+
+
+def test_the_brokers_own_session_is_a_conflict(runtime: Path) -> None:
+    with dropping(runtime) as (path, _):
+        answer = ask(path, "DELETE", "/v1/sessions/%24bridge%2Fx", "Bearer secret")
+        assert (answer.status, answer.json()["title"]) == (HTTPStatus.CONFLICT, "Conflict")

@@ -578,11 +578,13 @@ class Sessions(SignInListener):
         """End a connection that may not stay: DISCONNECT with a reason code where the version has one, and its will."""
         session = session_of(link)
         link.disconnect(code)
-        if session is not None:
-            self._detach(link, session)
-            self._close(session, why, code)
-            self._tell_end(link, session, why, code)
-        link.close()
+        try:
+            if session is not None:
+                self._detach(link, session)
+                self._close(session, why, code)
+                self._tell_end(link, session, why, code)
+        finally:
+            link.close()  # nobody would read from it any more, or close it
 
     def keep_alive_over(self, link: Link) -> None:
         """End a connection of which nothing came for one and a half keep alives [MQTT-3.1.2-22]."""
