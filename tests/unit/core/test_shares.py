@@ -301,3 +301,18 @@ def test_who_publishes_to_many_has_few_messages_under_way(qos: int) -> None:
     for member in (members[0], members[-1]):
         assert [payload for _, payload, _, _ in member.publishes()][1:] == [b"%d" % n for n in range(sent)]
     assert not publisher.link.held_back
+
+
+def test_what_is_sent_to_many_at_once_is_bounded_from_the_first_message_on() -> None:
+    """Nothing of this client has taken effect yet, so nothing says yet how many its messages are for."""
+    harness = Harness()
+    for number in range(1000):
+        harness.client(f"m{number}").subscribe("many", 1)
+    publisher = harness.client("p", clean=True)
+    few = [codec.encode_publish(4, b"few", b"", 1, False, False, 1 + n, b"", -1) for n in range(20)]
+    sent = [codec.encode_publish(4, b"many", b"", 1, False, False, 100 + n, b"", -1) for n in range(1000)]
+    publisher.feed(b"".join(few + sent), sync=False)
+    assert publisher.link.held_back
+    assert publisher.link.deferred // ENTRY_BYTES <= 48
+    harness.sync()
+    assert [first for first, _ in publisher.drain()].count(0x40) == len(few) + len(sent)

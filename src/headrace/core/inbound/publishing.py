@@ -22,7 +22,7 @@ from headrace.core.commit import (
 )
 from headrace.core.inbound.admission import Admission
 from headrace.core.inbound.following import Following
-from headrace.core.outbound.routing import Router, targets_of
+from headrace.core.outbound.routing import Router, many, targets_of
 from headrace.core.ports.link import Crowd, Crowds, Link, WorkerPort
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.message import NO_EXPIRY, FrameMessage, Message, message_flags
@@ -35,7 +35,8 @@ from headrace.core.records.record import (
     FLAG_RETAIN,
 )
 from headrace.core.state.producers import MALFORMED, NEW, REPEATED, SEQUENCE_MARK, is_sequenced, owned
-from headrace.core.state.session import Session, session_of
+from headrace.core.state.session import Session, Target, session_of
+from headrace.core.state.subscription_tree import SubscriptionTree
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Publish
@@ -46,6 +47,7 @@ NEVER_DURABLE: Final = -1
 DELIVERIES_MAX: Final = (
     1000  # that may wait for the messages of one publisher to many: others wait behind them
 )
+FORESEEN_BYTES: Final = 32 << 10  # of what a client has waiting: so often it is looked up how many it is for
 PAYLOAD_WEIGHT: Final = 2  # a byte of it is written twice: into the batch and to the disk
 LET_GO_AT_ONCE: Final = 50  # of those held back: each parses what was read before
 _PARKED_LEAST: Final = 64  # messages that wait for space, before those of closed connections are looked for
@@ -166,6 +168,7 @@ class Publishing(Crowds):
         waiting: i64 = link.deferred + weight
         link.deferred = waiting
         if waiting > SHARE_BYTES_LEAST:
+            self.foresee(link, session, session.tenant.tree, packet.topic, weight)
             self.keep_share(link, waiting)
         try:
             offset = self.commit.append(message)
@@ -309,6 +312,14 @@ class Publishing(Crowds):
             link.fan > 0 and link.fan * (link.deferred // ENTRY_BYTES) > DELIVERIES_MAX
         ):
             self.hold_back(link)
+
+    def foresee(
+        self, link: Link, session: Session | None, tree: SubscriptionTree[Target], topic: bytes, weight: i64
+    ) -> None:
+        """Look up how many the messages of a client are for that has much waiting, `weight` bytes more than before. Most
+        are counted when they take effect; what was sent at once before the first of them did would be without bounds."""
+        if link.deferred // FORESEEN_BYTES != (link.deferred - weight) // FORESEEN_BYTES:
+            link.fan = max(link.fan, many(session, tree, topic))
 
     def keep_share(self, link: Link, waiting: i64) -> None:
         """Stop reading from a client that has more waiting than its share, or anything much while memory is short."""

@@ -296,6 +296,12 @@ def targets_of(publisher: Session | None, tree: SubscriptionTree[Target], topic:
     return targets
 
 
+def many(publisher: Session | None, tree: SubscriptionTree[Target], topic: bytes) -> i64:
+    """Return how many targets a topic has, 0 if they are no more than a connection remembers."""
+    count: i64 = len(targets_of(publisher, tree, topic))
+    return count if count > _REMEMBERED_TARGETS_MAX else 0
+
+
 def _remembered(publisher: Link | None, topic: bytes) -> Route | None:
     """Return what a connection has remembered of a topic, if it was that of the time before."""
     session = None if publisher is None else session_of(publisher)
