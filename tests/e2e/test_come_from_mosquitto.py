@@ -15,6 +15,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from broker_process import ROOT, MosquittoProcess
 from headrace.config import BridgeConfig, BridgeTlsConfig, BridgeTopicConfig, Config
 from headrace.testing import BrokerProcess
+from paho_end import end_loop
 
 GUIDE = ROOT / "docs" / "how-to" / "come-from-mosquitto.md"
 ACL = "# as it was\nuser ada\ntopic readwrite home/#\ntopic readwrite $SYS/#\n"
@@ -81,7 +82,7 @@ def _retained(broker: BrokerProcess, count: int) -> set[str]:
         return {message.topic for message in (heard.get(timeout=10) for _ in range(count)) if message.retain}
     finally:
         client.disconnect()
-        client.loop_stop()
+        end_loop(client)
 
 
 def test_every_key_that_the_guide_names_exists() -> None:

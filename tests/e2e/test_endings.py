@@ -298,7 +298,8 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
 @pytest.fixture(autouse=True)
 def alone() -> Iterator[None]:
     """No collector helps, and nobody keeps what is logged, an error with its calls least of all."""
-    before, collects = structlog.get_config(), gc.isenabled()
+    before = structlog.get_config() if structlog.is_configured() else None
+    collects = gc.isenabled()
     structlog.configure(
         processors=[structlog.processors.KeyValueRenderer()],
         wrapper_class=structlog.make_filtering_bound_logger(50),
@@ -311,7 +312,10 @@ def alone() -> Iterator[None]:
     gc.unfreeze()
     if collects:
         gc.enable()
-    structlog.configure(**before)
+    if before is None:
+        structlog.reset_defaults()
+    else:
+        structlog.configure(**before)
 
 
 def there() -> Counter[str]:

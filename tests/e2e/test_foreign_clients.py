@@ -19,6 +19,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from broker_process import BrokerProcess, wait_until
 from e2e.raw import RawClient
+from paho_end import end_loop
 
 Clients = Callable[..., RawClient]
 mosquitto = pytest.mark.skipif(
@@ -150,7 +151,7 @@ class Paho:
 
     def close(self) -> None:
         self.client.disconnect()
-        self.client.loop_stop()
+        end_loop(self.client)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from e2e.conftest import finish
 from e2e.device import Device
 from e2e.raw import RawClient
 from headrace.journal.reader import JournalReader
+from paho_end import end_loop
 
 pytestmark = pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")
 NAME = "headrace-message-id"
@@ -70,7 +71,7 @@ class Subscriber:
 
     def leave(self) -> None:
         self._client.disconnect()
-        self._client.loop_stop()
+        end_loop(self._client)
 
 
 def ids_in(message: mqtt.MQTTMessage) -> list[str]:

@@ -20,6 +20,7 @@ from e2e.mqttjs import mqttjs
 from e2e.raw import RawClient
 from e2e.wire import CONNACK, PUBLISH, connect_packet, packet, text
 from e2e.workers import Crew
+from paho_end import end_loop
 
 pytestmark = pytest.mark.slow
 
@@ -101,7 +102,7 @@ class Paho:
 
     def close(self) -> None:
         self.client.disconnect()
-        self.client.loop_stop()
+        end_loop(self.client)
 
 
 @pytest.mark.parametrize("qos", range(3))

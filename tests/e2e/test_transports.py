@@ -23,6 +23,7 @@ from certificates import Authority
 from e2e.conftest import finish
 from e2e.raw import RawClient
 from e2e.wire import connect_packet
+from paho_end import end_loop
 
 pytestmark = pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")
 CONNACK = bytes([0x20, 2, 0, 0])
@@ -147,7 +148,7 @@ def test_paho(doors: Doors, over: str, version: int) -> None:
         assert sorted(got) == sorted(payloads)
     finally:
         client.disconnect()
-        client.loop_stop()
+        end_loop(client)
 
 
 @pytest.mark.parametrize("over", ["tls", "ws", "wss", "mutual"])

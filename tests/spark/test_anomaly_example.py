@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from broker_process import ROOT, BrokerProcess, wait_until
 from headrace_spark.base.broker_address import BrokerAddress
+from paho_end import end_loop
 
 pytestmark = pytest.mark.spark
 WAIT_S = 400
@@ -52,7 +53,7 @@ class Device:
 
     def switch_off(self) -> None:
         self._client.disconnect()
-        self._client.loop_stop()
+        end_loop(self._client)
 
 
 def test_an_anomaly_becomes_one_command(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:

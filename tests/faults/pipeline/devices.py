@@ -15,6 +15,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from broker_process import BrokerProcess, wait_until
+from paho_end import end_loop
 
 WINDOW = 50
 NEVER = 0xFFFFFFFF
@@ -73,7 +74,7 @@ class Publisher:
         self._thread.join()
         wait_until(self._note, "the last acknowledgements", WAIT_S)
         self._client.disconnect()
-        self._client.loop_stop()
+        end_loop(self._client)
 
     def _run(self) -> None:
         number = 0
@@ -115,4 +116,4 @@ class Device:
 
     def leave(self) -> None:
         self._client.disconnect()
-        self._client.loop_stop()
+        end_loop(self._client)

@@ -30,6 +30,7 @@ from headrace_spark.metrics.usage import MEASURES
 from headrace_spark.report.page import write_report
 from headrace_spark.source.journal import open_journals
 from headrace_spark.source.journal_range import JournalRange
+from paho_end import end_loop
 from spark.conftest import Shards, Writer, settings_of
 from spark.histories import History
 from spark.journals import Made
@@ -69,7 +70,7 @@ class Client:
 
     def leave(self) -> None:
         self.mqtt.disconnect()
-        self.mqtt.loop_stop()
+        end_loop(self.mqtt)
 
 
 @pytest.fixture
