@@ -20,7 +20,7 @@ PEER ?=
 SENDERS ?=
 READERS ?=
 
-.PHONY: help setup deb wheels site test check unit spark fuzz demo bench bench-spark bench-neighbours bench-frames bench-shards bench-curves soak counts torture \
+.PHONY: help setup deb wheels site test check unit spark spark-deep fuzz demo bench bench-spark bench-neighbours bench-frames bench-shards bench-curves soak counts torture \
 	torture-workers torture-faults torture-clock torture-spark bucket cluster hdfs readers s3 clean
 
 help:  ## print the targets
@@ -50,6 +50,9 @@ unit: setup  ## the tests that need neither Spark nor the compiled build, interp
 
 spark: setup  ## the Spark tests only
 	@workshop/test.sh spark
+
+spark-deep: setup  ## Spark tests that the gate leaves out: what it looks for, at more places
+	@workshop/test.sh deep
 
 fuzz: setup  ## mutated packets against a running broker (PACKETS=100000 SEED=7: more of them, others)
 	@HEADRACE_FUZZ_PACKETS=$(PACKETS) HEADRACE_FUZZ_SEED=$(SEED) $(PY) -m pytest tests/fuzz

@@ -39,9 +39,11 @@ STOP_DEADLINE_S = 30.0
 SUITE = os.environ.get("HEADRACE_SUITE", BUILD)
 PORTS = {
     "interpreted": (10_000, 16_000),
-    "compiled": (16_000, 22_000),
+    "compiled": (16_000, 19_000),
+    "compiled-e2e": (19_000, 22_000),
     "spark-jobs": (22_000, 23_500),
     "spark-rest": (23_500, 25_000),
+    "spark-deep": (23_500, 25_000),
 }
 
 _used_ports: set[int] = set()

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The gate: every step runs, even after a failure; the table at the end says which one failed and how long each took.
 # The failures stand once more below that table: what keeps only the end of a log keeps the reason too.
-# Usage: test.sh [check|counts|demo|interpreted|compiled|builds|spark|suites ...]
-# `builds` is both builds at once, `spark` two halves of the Spark tests at once, and `suites` all four of them.
+# Usage: test.sh [check|counts|demo|interpreted|compiled|builds|spark|deep|suites ...]
+# `builds` is both builds at once, `spark` two halves of the Spark tests at once, and `suites` all of them; `deep` are Spark
+# tests that the gate leaves out.
 # Without arguments all of it, and headrace is compiled beside what needs no compiled headrace.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -36,18 +37,21 @@ jobs=(tests/spark/jobs)
 tests_of() {
   case $1 in
     interpreted) printf '%s\n' tests/{conformance,contract,faults,fuzz,spark,unit} "${both[@]}" ;;
-    compiled) printf -- '--ignore=%s\n' "${pure[@]}" ;;
+    compiled) printf -- '--ignore=%s\n' "${pure[@]}" tests/e2e ;;
+    compiled-e2e) echo tests/e2e ;;
     spark-jobs) printf '%s\n' "${jobs[@]}" ;;
-    spark-rest) printf -- '--ignore=%s\n' "${jobs[@]}" ;;
+    spark-deep) echo tests/spark ;;
+    spark-rest) printf '%s\n' tests/spark "${jobs[@]/#/--ignore=}" ;;
   esac
 }
 # HEADRACE_BUILD makes a test fail when the other build was imported by mistake.
 suite() {
-  local name=$1 build=interpreted path=$PWD/src which=spark
+  local name=$1 build=interpreted path=$PWD/src which="spark and not deep"
   shift
   case $name in
     interpreted) which="not spark and not compiled and not slow" ;;
-    compiled) build=compiled path='' which="not spark and not interpreted" ;;
+    spark-deep) which=deep ;;
+    compiled*) build=compiled path='' which="not spark and not interpreted" ;;
   esac
   env -u PYTHONPATH ${path:+PYTHONPATH=$path} HEADRACE_BUILD=$build HEADRACE_SUITE="$name" \
     "$bin/python" -m pytest -m "$which" -o cache_dir="build/cache-$name" "$@"
@@ -67,7 +71,7 @@ timed_suite() {
 reasons_in() { grep -E '^(FAILED|ERROR) ' "$1" | cut -c 1-240 | head -n 8 | grep . || tail -n 1 "$1"; }
 
 # Suites at once, each into a log of its own, which are printed one after the other. A test waits for brokers, drivers and
-# disks for most of its time, so two cores serve four suites.
+# disks for most of its time, so two cores serve five suites.
 declare -A running
 begin() {
   local name
@@ -98,7 +102,7 @@ finish() {
     report+=("$(printf '%-34s %-8s %4d s' "tests, $name" "$outcome" "$(<"build/test-$name.seconds")")")
   done
 }
-# What failed while four suites shared two cores is run three times more, alone. If it passes each time it is *unsteady*: the
+# What failed while five suites shared two cores is run three times more, alone. If it passes each time it is *unsteady*: the
 # gate passes and says so with the first failure's text, and whoever sees that mends it next. Many failures are no accident.
 unsteady_max=6
 alone() {
@@ -113,10 +117,11 @@ alone() {
 }
 together() { begin "$@"; finish "$@"; }
 interpreted() { together interpreted; }
-compiled() { together compiled; }
-builds() { together interpreted compiled; }
+compiled() { together compiled compiled-e2e; }
+builds() { together interpreted compiled compiled-e2e; }
 spark() { together spark-jobs spark-rest; }
-suites() { together interpreted compiled spark-jobs spark-rest; }
+deep() { together spark-deep; }
+suites() { together interpreted compiled compiled-e2e spark-jobs spark-rest; }
 counts() { step "instructions per message" "$bin/python" -m benchmarks.instructions; }
 demo() { step "demo, a tenth of the size" "$bin/python" -m demo --size small; }
 
@@ -130,9 +135,9 @@ all() {
   check
   begin spark-jobs
   step "compiled headrace" wait_for "$compiling" build/setup-compiled.log
-  begin interpreted compiled spark-rest
+  begin interpreted compiled compiled-e2e spark-rest
   counts
-  finish interpreted compiled spark-jobs spark-rest
+  finish interpreted compiled compiled-e2e spark-jobs spark-rest
   demo
 }
 wait_for() { tail -f --pid="$1" -n +1 "$2"; wait "$1"; }
@@ -140,7 +145,7 @@ wait_for() { tail -f --pid="$1" -n +1 "$2"; wait "$1"; }
 [ $# -gt 0 ] || set -- all
 for part in "$@"; do
   case $part in
-    all | check | counts | demo | interpreted | compiled | builds | spark | suites) "$part" ;;
+    all | check | counts | demo | interpreted | compiled | builds | spark | deep | suites) "$part" ;;
     *) echo "test.sh: no such part: $part" >&2; exit 2 ;;
   esac
 done

@@ -306,6 +306,7 @@ def test_rows_that_a_restore_brings_back_are_not_cleaned_again(bench: Bench) -> 
     everything(bench, 120)
 
 
+@pytest.mark.deep
 def test_an_older_checkpoint_of_another_query_repeats_nothing(bench: Bench, tmp_path: Path) -> None:
     """The checkpoint was lost, the job went on without it, and then it was put back."""
     checkpoint = bench.lake / "_checkpoints" / "clean-messages"

@@ -67,7 +67,14 @@ def test_rows_are_where_they_belong_and_another_driver_goes_on(bench: Bench) -> 
     assert not list((bench.lake / "_checkpoints").glob("clean-messages/*"))
 
 
-@pytest.mark.parametrize(("written", "is_behind"), [(0, False), (1, True), (2, True)])
+@pytest.mark.parametrize(
+    ("written", "is_behind"),
+    [
+        pytest.param(0, False, marks=pytest.mark.deep),
+        (1, True),
+        pytest.param(2, True, marks=pytest.mark.deep),
+    ],
+)
 def test_a_driver_that_is_killed_at_a_table_is_gone_on_for(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, written: int, is_behind: bool
 ) -> None:
@@ -111,7 +118,7 @@ def test_an_older_copy_of_the_lake_gets_what_it_lacks(bench: Bench, tmp_path: Pa
     everything(bench, 90)
 
 
-@pytest.mark.parametrize("places", [(0, 1, 0, 1), (1, 0, 1, 0)])
+@pytest.mark.parametrize("places", [(0, 1, 0, 1), pytest.param((1, 0, 1, 0), marks=pytest.mark.deep)])
 def test_a_lake_that_is_moved_between_a_folder_and_a_url_repeats_nothing(
     bench: Bench, places: tuple[int, ...]
 ) -> None:
@@ -126,6 +133,7 @@ def test_a_lake_that_is_moved_between_a_folder_and_a_url_repeats_nothing(
         everything(bench, bench.written)
 
 
+@pytest.mark.deep
 def test_rows_that_a_restore_brings_back_are_not_cleaned_again(bench: Bench) -> None:
     for first in (0, 30):
         bench.add(made(range(first, first + 30)))
@@ -137,6 +145,7 @@ def test_rows_that_a_restore_brings_back_are_not_cleaned_again(bench: Bench) -> 
     everything(bench, 60)
 
 
+@pytest.mark.deep
 def test_a_restore_while_the_job_runs_is_noticed_by_the_next_batch(bench: Bench) -> None:
     bench.add(made(range(30)))
     bench.clean()
@@ -154,6 +163,7 @@ def test_a_restore_while_the_job_runs_is_noticed_by_the_next_batch(bench: Bench)
         clean.run(bench.spark, bench.settings(follow=True, trigger_s=0.1), Event(), done)
 
 
+@pytest.mark.deep
 def test_rows_that_a_restore_took_out_are_missed_and_those_of_a_table_made_anew_are_not_written_again(
     bench: Bench, tmp_path: Path
 ) -> None:
@@ -179,7 +189,7 @@ def test_rows_that_a_restore_took_out_are_missed_and_those_of_a_table_made_anew_
     everything(bench, 90)
 
 
-@pytest.mark.parametrize("table", ["messages", "quarantine"])
+@pytest.mark.parametrize("table", ["messages", pytest.param("quarantine", marks=pytest.mark.deep)])
 def test_an_older_copy_of_what_the_table_goes_by_is_named(bench: Bench, tmp_path: Path, table: str) -> None:
     bench.add(made(range(30)))
     bench.clean()
@@ -223,6 +233,7 @@ def test_a_driver_whose_lease_was_taken_stops(bench: Bench) -> None:
         clean.run(bench.spark, bench.settings(follow=True, trigger_s=0.1), Event(), take_over)
 
 
+@pytest.mark.deep
 def test_topic_schemas_may_change_between_batches_and_not_within_one(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,6 +155,7 @@ def test_a_client_id_stays_with_the_user_who_came_second(
     assert len(list(BootstrapFile(file).records())) == 4  # opened, closed, and two that resume
 
 
+@pytest.mark.deep
 def test_a_table_that_was_restored_is_not_the_state_that_its_log_says(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

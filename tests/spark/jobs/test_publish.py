@@ -332,6 +332,7 @@ def test_kill_9_of_the_job_and_of_the_broker(spark: SparkSession, tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_a_stop_of_all_its_processes_in_the_middle_is_one_line(spark: SparkSession, tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "broker", {"session.backlog_messages_max": 65_535}).start()
     try:

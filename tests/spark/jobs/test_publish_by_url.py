@@ -50,7 +50,10 @@ def bench(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> Bench:
     return Bench(spark, tmp_path / "lake", broker)
 
 
-@pytest.mark.parametrize("step", ["add", "kept", "done"])
+@pytest.mark.parametrize(
+    "step",
+    ["add", pytest.param("kept", marks=pytest.mark.deep), pytest.param("done", marks=pytest.mark.deep)],
+)
 def test_each_row_leaves_once_whatever_was_killed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -81,12 +84,14 @@ def test_each_row_leaves_once_whatever_was_killed(
     assert (job.job, job.lag, job.problem) == (f"publish-{bench.settings().name}", 7, "")
 
 
-test_new_rows_of_a_lake_that_was_put_back_whole_leave = (
-    test_publish.test_new_rows_of_a_lake_that_was_put_back_whole_leave
-)
-test_an_outbox_that_lost_rows_by_restore = (
-    test_publish.test_an_outbox_that_lost_rows_by_restore_is_refused_until_they_are_back
-)
+@pytest.mark.deep
+def test_new_rows_of_a_lake_that_was_put_back_whole_leave(bench: Bench, tmp_path: Path) -> None:
+    test_publish.test_new_rows_of_a_lake_that_was_put_back_whole_leave(bench, tmp_path)
+
+
+@pytest.mark.deep
+def test_an_outbox_that_lost_rows_by_restore(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    test_publish.test_an_outbox_that_lost_rows_by_restore_is_refused_until_they_are_back(bench, monkeypatch)
 
 
 def test_an_outbox_that_was_restored_from_an_older_copy_is_refused(bench: Bench, tmp_path: Path) -> None:
@@ -106,6 +111,7 @@ def test_an_outbox_that_was_restored_from_an_older_copy_is_refused(bench: Bench,
         bench.run(table="nothing")
 
 
+@pytest.mark.deep
 def test_a_lake_that_was_moved_to_another_url_sends_nothing_again(bench: Bench, tmp_path: Path) -> None:
     """The broker would take it for new where the last batch left more than a week ago."""
     subscribe(bench.broker, "bucket-moved", "bucket-moved/#")
