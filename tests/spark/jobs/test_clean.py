@@ -401,6 +401,7 @@ def test_older_copies_in_the_place_of_tables_are_refused(bench: Bench, tmp_path:
 
 
 def test_files_that_schemas_name_are_kept_with_an_unfinished_batch(bench: Bench, tmp_path: Path) -> None:
+    bench.lake.mkdir()
     notes = Lake(bench.lake).notes
     record = {"type": "record", "name": "R", "fields": [{"name": "device", "type": "string"}]}
     bench.file.write_text(SCHEMAS + 'avro = "reading.avsc"\n')
