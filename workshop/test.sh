@@ -56,11 +56,9 @@ suite() {
   env -u PYTHONPATH ${path:+PYTHONPATH=$path} HEADRACE_BUILD=$build HEADRACE_SUITE="$name" \
     "$bin/python" -m pytest -m "$which" -o cache_dir="build/cache-$name" "$@"
 }
-# How long it took stands beside its log. The jobs of Spark, which compute the most on one thread, are what all wait for at
-# the end; the rest of Spark has the longest limits and gives way.
+# How long it took stands beside its log.
 timed_suite() {
   local name=$1 began=$SECONDS outcome=0 paths=()
-  [ "$name" != spark-rest ] || renice -n 5 "$BASHPID" >/dev/null
   mapfile -t paths < <(tests_of "$name")
   rm -rf "build/cache-$name"
   suite "$name" "${paths[@]}" || outcome=$?

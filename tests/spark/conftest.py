@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from broker_process import SUITE, BrokerProcess
+from broker_process import BrokerProcess
 from headrace.cli_pipeline import job_settings
 from headrace.config import load
 from headrace.journal.log import LogSettings, SegmentedLog
@@ -24,10 +24,8 @@ from headrace_spark.base.settings import SparkSettings
 from spark import quick_java
 from spark.journals import Made, of_a_shard
 
-# Small heaps and the quick compiler: the tests start several Sparks, and only the jobs' is one that runs for long.
-QUICK = {
-    "spark.driver.extraJavaOptions": quick_java.LONG_OPTIONS if SUITE == "spark-jobs" else quick_java.OPTIONS
-}
+# Small heaps and the quick compiler: the tests start several Sparks and none of them runs for long.
+QUICK = {"spark.driver.extraJavaOptions": quick_java.OPTIONS}
 
 
 class Writer:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-LONG_OPTIONS: Final = (
-    "-XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+OPTIONS: Final = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
     " -XX:ReservedCodeCacheSize=256m -XX:-UseCodeCacheFlushing"
 )
-"""For what computes for many minutes: from the eighth on, the second compiler has earned its own time."""
-OPTIONS: Final = f"-XX:TieredStopAtLevel=1 {LONG_OPTIONS}"
 ENVIRONMENT: Final = {"JDK_JAVA_OPTIONS": OPTIONS}
 """For what a test starts."""

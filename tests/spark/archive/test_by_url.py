@@ -84,6 +84,7 @@ def test_another_driver_goes_on_from_the_table_alone(bench: Bench) -> None:
     assert bench.offsets() == bench.expected()
 
 
+@pytest.mark.deep
 def test_an_older_copy_of_the_lake_gets_what_it_lacks(bench: Bench, tmp_path: Path) -> None:
     bench.journal.write(mixed(300, 4))
     bench.archive()
@@ -97,6 +98,7 @@ def test_an_older_copy_of_the_lake_gets_what_it_lacks(bench: Bench, tmp_path: Pa
     assert bench.offsets() == bench.expected()
 
 
+@pytest.mark.deep
 def test_a_restore_while_the_job_runs_is_noticed_by_the_next_batch(bench: Bench) -> None:
     """It keeps the transaction by which the table says where it stands."""
     bench.journal.write(mixed(300, 50))
@@ -119,6 +121,7 @@ def test_a_restore_while_the_job_runs_is_noticed_by_the_next_batch(bench: Bench)
     assert bench.offsets() == bench.expected()
 
 
+@pytest.mark.deep
 def test_rows_that_a_query_of_ones_own_wrote_are_not_written_again(bench: Bench) -> None:
     bench.journal.write(mixed(300, 6))
     bench.lake.table.create(bench.spark)
@@ -174,6 +177,7 @@ def test_a_driver_whose_lease_was_taken_stops(bench: Bench) -> None:
     assert "another" in (bench.folder / "_checkpoints" / f"{bench.journal.uuid}.lease").read_text()
 
 
+@pytest.mark.deep
 def test_retention_that_was_faster_is_refused(bench: Bench) -> None:
     bench.journal.write(mixed(900, 11))
     bench.archive()
@@ -186,6 +190,7 @@ def test_retention_that_was_faster_is_refused(bench: Bench) -> None:
     assert bench.offsets() == [offset for offset in bench.expected() if offset < 900 or offset >= start]
 
 
+@pytest.mark.deep
 def test_small_files_are_compacted_between_batches(bench: Bench) -> None:
     small = replace(bench.settings().upkeep, small_files_max=1)
     mark = bench.folder / "_checkpoints" / "upkeep-messages"
