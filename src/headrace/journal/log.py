@@ -587,14 +587,20 @@ class SegmentedLog:
             self._disk.close(self._lock_fd)
 
     def _finish(self) -> None:
+        is_finished = False
         try:
             self._writer.finish()
+            is_finished = True
             self._watermark.replace()
+        except SyncFailed:
+            raise
         except (OSError, MemoryError) as error:
-            if not is_passing(error):
+            if not (is_finished or is_passing(error)):  # the watermark that is there is as good as a new one
                 raise
             reason = reason_of(error)
-            self._report(f"no space for the marks of a clean stop ({reason}); the next start repairs that")
+            self._report(
+                f"the marks of a clean stop could not be written ({reason}); the next start repairs that"
+            )
 
     def _drain(self) -> None:
         self._writer.queue.put(None)

@@ -201,11 +201,12 @@ def test_closing_does_not_wait_for_space(syncer: bool) -> None:
     assert epoch == 1
 
 
-def test_no_space_for_the_marks_of_a_clean_stop() -> None:
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_no_marks_of_a_clean_stop(error: int) -> None:
     disk = SmallDisk(1 << 20)
     run = Run(disk)
     run.append([b"a", b"b"])
-    disk.failures["create"] = errno.ENOSPC  # the high watermark is replaced by a new file
+    disk.failures["create"] = error  # the high watermark is replaced by a new file
     run.log.close()
     assert any("marks of a clean stop" in line for line in run.reports)
     disk.failures.clear()
