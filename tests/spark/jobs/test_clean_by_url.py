@@ -103,6 +103,7 @@ def test_a_driver_that_is_killed_at_a_table_is_gone_on_for(
     assert bench.offsets("repeats") == list(range(30, 45))
 
 
+@pytest.mark.deep
 def test_an_older_copy_of_the_lake_gets_what_it_lacks(bench: Bench, tmp_path: Path) -> None:
     bench.add(made(range(30)))
     bench.clean()
@@ -118,7 +119,8 @@ def test_an_older_copy_of_the_lake_gets_what_it_lacks(bench: Bench, tmp_path: Pa
     everything(bench, 90)
 
 
-@pytest.mark.parametrize("places", [(0, 1, 0, 1), pytest.param((1, 0, 1, 0), marks=pytest.mark.deep)])
+@pytest.mark.deep
+@pytest.mark.parametrize("places", [(0, 1, 0, 1), (1, 0, 1, 0)])
 def test_a_lake_that_is_moved_between_a_folder_and_a_url_repeats_nothing(
     bench: Bench, places: tuple[int, ...]
 ) -> None:
@@ -189,7 +191,8 @@ def test_rows_that_a_restore_took_out_are_missed_and_those_of_a_table_made_anew_
     everything(bench, 90)
 
 
-@pytest.mark.parametrize("table", ["messages", pytest.param("quarantine", marks=pytest.mark.deep)])
+@pytest.mark.deep
+@pytest.mark.parametrize("table", ["messages", "quarantine"])
 def test_an_older_copy_of_what_the_table_goes_by_is_named(bench: Bench, tmp_path: Path, table: str) -> None:
     bench.add(made(range(30)))
     bench.clean()

@@ -127,7 +127,7 @@ def table(lake: Path, name: str) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize("scheme", ["", "file"])
+@pytest.mark.parametrize("scheme", ["", pytest.param("file", marks=pytest.mark.deep)])
 def test_what_a_broker_did(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:

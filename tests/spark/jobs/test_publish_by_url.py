@@ -94,6 +94,7 @@ def test_an_outbox_that_lost_rows_by_restore(bench: Bench, monkeypatch: pytest.M
     test_publish.test_an_outbox_that_lost_rows_by_restore_is_refused_until_they_are_back(bench, monkeypatch)
 
 
+@pytest.mark.deep
 def test_an_outbox_that_was_restored_from_an_older_copy_is_refused(bench: Bench, tmp_path: Path) -> None:
     bench.append(0, 10, "older-url")
     bench.run()
@@ -127,6 +128,7 @@ def test_a_lake_that_was_moved_to_another_url_sends_nothing_again(bench: Bench, 
     assert bench.payloads("bucket-moved") == list(range(20))
 
 
+@pytest.mark.deep
 def test_a_lake_that_was_moved_between_a_folder_and_a_url_sends_nothing_again(bench: Bench) -> None:
     bench.append(0, 10, "moved-url")
     of_folder = test_publish.Bench(bench.spark, bench.lake, bench.broker)
