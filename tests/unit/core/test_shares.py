@@ -303,16 +303,22 @@ def test_who_publishes_to_many_has_few_messages_under_way(qos: int) -> None:
     assert not publisher.link.held_back
 
 
-def test_what_is_sent_to_many_at_once_is_bounded_from_the_first_message_on() -> None:
-    """Nothing of this client has taken effect yet, so nothing says yet how many its messages are for."""
+@pytest.mark.parametrize(("to", "qos"), [("many", 1), ("many", 2), ("many", 0), ("$share/{}/many", 1)])
+def test_what_is_sent_to_many_at_once_is_bounded_from_the_first_message_on(to: str, qos: int) -> None:
+    """Nothing of this client has taken effect yet, so nothing says yet how many its messages are for: sessions or groups,
+    and at QoS 0 those are durable that are retained."""
     harness = Harness()
     for number in range(1000):
-        harness.client(f"m{number}").subscribe("many", 1)
+        harness.client(f"m{number}").subscribe(to.format(number), 1)
     publisher = harness.client("p", clean=True)
     few = [codec.encode_publish(4, b"few", b"", 1, False, False, 1 + n, b"", -1) for n in range(20)]
-    sent = [codec.encode_publish(4, b"many", b"", 1, False, False, 100 + n, b"", -1) for n in range(1000)]
+    sent = [
+        codec.encode_publish(4, b"many", b"x", qos, qos == 0, False, 100 + n, b"", -1) for n in range(1000)
+    ]
     publisher.feed(b"".join(few + sent), sync=False)
     assert publisher.link.held_back
     assert publisher.link.deferred // ENTRY_BYTES <= 48
     harness.sync()
-    assert [first for first, _ in publisher.drain()].count(0x40) == len(few) + len(sent)
+    answers = [first for first, _ in publisher.drain()]
+    assert answers.count(0x40) == len(few) + (len(sent) if qos == 1 else 0)
+    assert answers.count(0x50) == (len(sent) if qos == 2 else 0)

@@ -208,7 +208,7 @@ class Devices:
         message.link = link
         weight: i64 = ENTRY_BYTES + PAYLOAD_WEIGHT * len(message.payload)
         link.deferred += weight
-        self._publishing.foresee(link, None, tenant.tree, message.topic, weight)
+        self._publishing.foresee(link, None, tenant, message.topic, weight)
         self._publishing.keep_share(link, link.deferred)
         if message.topic not in tenant.queues or self.consuming.clusters.unused.ending:
             self.requests.open(tenant, message.topic, Maker(link.identity.user or "", link.client_id))

@@ -35,8 +35,7 @@ from headrace.core.records.record import (
     FLAG_RETAIN,
 )
 from headrace.core.state.producers import MALFORMED, NEW, REPEATED, SEQUENCE_MARK, is_sequenced, owned
-from headrace.core.state.session import Session, Target, session_of
-from headrace.core.state.subscription_tree import SubscriptionTree
+from headrace.core.state.session import Commons, Session, session_of
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Publish
@@ -168,7 +167,7 @@ class Publishing(Crowds):
         waiting: i64 = link.deferred + weight
         link.deferred = waiting
         if waiting > SHARE_BYTES_LEAST:
-            self.foresee(link, session, session.tenant.tree, packet.topic, weight)
+            self.foresee(link, session, session.tenant, packet.topic, weight)
             self.keep_share(link, waiting)
         try:
             offset = self.commit.append(message)
@@ -276,6 +275,7 @@ class Publishing(Crowds):
             message.link = link
             weight: i64 = ENTRY_BYTES + PAYLOAD_WEIGHT * len(message.payload)
             link.deferred += weight
+            self.foresee(link, session, session.tenant, message.topic, weight)
             self.keep_share(link, link.deferred)
             self.commit.append(message)
             link.effective_at = self.commit.entered
@@ -314,12 +314,13 @@ class Publishing(Crowds):
             self.hold_back(link)
 
     def foresee(
-        self, link: Link, session: Session | None, tree: SubscriptionTree[Target], topic: bytes, weight: i64
+        self, link: Link, session: Session | None, tenant: Commons, topic: bytes, weight: i64
     ) -> None:
-        """Look up how many the messages of a client are for that has much waiting, `weight` bytes more than before. Most
-        are counted when they take effect; what was sent at once before the first of them did would be without bounds."""
+        """Look up how many a message is for, whose `weight` is part of what its client has waiting: not for each message,
+        but once in FORESEEN_BYTES. `link.fan` is known when the first message takes effect, and until then a client could
+        send any number of messages for very many. `session`: the publisher's, None where frames are spoken."""
         if link.deferred // FORESEEN_BYTES != (link.deferred - weight) // FORESEEN_BYTES:
-            link.fan = max(link.fan, many(session, tree, topic))
+            link.fan = max(link.fan, many(session, tenant, topic))
 
     def keep_share(self, link: Link, waiting: i64) -> None:
         """Stop reading from a client that has more waiting than its share, or anything much while memory is short."""

@@ -296,9 +296,11 @@ def targets_of(publisher: Session | None, tree: SubscriptionTree[Target], topic:
     return targets
 
 
-def many(publisher: Session | None, tree: SubscriptionTree[Target], topic: bytes) -> i64:
-    """Return how many targets a topic has, 0 if they are no more than a connection remembers."""
-    count: i64 = len(targets_of(publisher, tree, topic))
+def many(publisher: Session | None, tenant: Commons, topic: bytes) -> i64:
+    """Return how many sessions and groups a topic is for, 0 if they are no more than a connection remembers."""
+    count: i64 = len(targets_of(publisher, tenant.tree, topic))
+    if tenant.shared_tree.count:
+        count += len(tenant.shared_tree.match(topic))
     return count if count > _REMEMBERED_TARGETS_MAX else 0
 
 
