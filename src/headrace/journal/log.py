@@ -592,10 +592,10 @@ class SegmentedLog:
             self._writer.finish()
             is_finished = True
             self._watermark.replace()
-        except SyncFailed:
-            raise
         except (OSError, MemoryError) as error:
-            if not (is_finished or is_passing(error)):  # the watermark that is there is as good as a new one
+            # The watermark that is there is as good as a new one, unless nobody knows which of them is on disk.
+            is_kept = is_finished and not isinstance(error, SyncFailed)
+            if not (is_kept or is_passing(error)):
                 raise
             reason = reason_of(error)
             self._report(

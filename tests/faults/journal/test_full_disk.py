@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ import pytest
 from faults.journal.crash_run import DATA_DIR, SMALL, Run, content, reopened
 from faults.journal.simulated_disk import SimulatedDisk
 from headrace.journal.disk import Disk
-from headrace.journal.errors import LENT, NO_RESERVE, DiskFull
+from headrace.journal.errors import LENT, NO_RESERVE, DiskFull, SyncFailed
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.journal.reserve import NAME, SIZE_MIN
+from headrace.journal.watermark import Watermark
 
 RESERVE = DATA_DIR / NAME
 
@@ -201,16 +203,33 @@ def test_closing_does_not_wait_for_space(syncer: bool) -> None:
     assert epoch == 1
 
 
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-def test_no_marks_of_a_clean_stop(error: int) -> None:
+@pytest.mark.parametrize(
+    ("call", "error"), [("create", errno.ENOSPC), ("create", errno.EIO), ("fsync", errno.ENOSPC)]
+)
+def test_no_marks_of_a_clean_stop(call: str, error: int) -> None:
     disk = SmallDisk(1 << 20)
     run = Run(disk)
     run.append([b"a", b"b"])
-    disk.failures["create"] = error  # the high watermark is replaced by a new file
+    disk.failures[call] = error  # the high watermark is replaced by a new file
     run.log.close()
     assert any("marks of a clean stop" in line for line in run.reports)
     disk.failures.clear()
     assert reopened(disk)[0] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(("error", "is_passing"), [(errno.EIO, False), (errno.ENOSPC, True)])
+def test_marks_of_which_nobody_knows_whether_they_are_on_disk(
+    monkeypatch: pytest.MonkeyPatch, error: int, is_passing: bool
+) -> None:
+    def failed(_: Watermark) -> None:
+        raise SyncFailed(error, "the sync failed")
+
+    run = Run(SmallDisk(1 << 20))
+    run.append([b"a", b"b"])
+    monkeypatch.setattr(Watermark, "replace", failed)
+    with nullcontext() if is_passing else pytest.raises(SyncFailed):
+        run.log.close()
+    assert is_passing == any("marks of a clean stop" in line for line in run.reports)
 
 
 def test_a_start_on_a_full_disk_lives_on_the_reserve() -> None:
