@@ -9,13 +9,11 @@ from time import time_ns
 import click
 
 from headrace.cli_storage import data_dir_options, ends_with_its_reader, journals_of, new_data_dir_options
-from headrace.cli_watch import client_for
+from headrace.cli_watch import client_for, or_of_a_broker
 from headrace.console.consumers import removed_there
 from headrace.console.units import duration
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.errors import UnknownConsumer
-
-_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 @click.group()
@@ -55,9 +53,7 @@ def hand_over_command(name: str, data_dir: Path) -> None:
 @consumer.command("remove")
 @click.argument("name")
 @click.option("--force", is_flag=True, help="also one whose process is at work")
-@click.option("--admin", metavar="URL", help="ask a broker at its admin address, instead of a directory")
-@click.option("--token-file", type=_FILE, help="with --admin: file with a token of journal.token_file")
-@click.option("--ca-file", type=_FILE, help="with --admin: PEM of who signs its certificate, for https")
+@or_of_a_broker
 @new_data_dir_options
 def remove_command(
     name: str, force: bool, admin: str | None, token_file: Path | None, ca_file: Path | None, data_dir: Path

@@ -12,7 +12,7 @@ import click
 
 from headrace.cli_frame import exact_name
 from headrace.cli_storage import configured_data_dir_options, ended_by_signals, journals_of
-from headrace.cli_watch import client_for
+from headrace.cli_watch import client_for, or_of_a_broker
 from headrace.config import load
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.errors import BrokersOwn, NotThere
@@ -20,8 +20,6 @@ from headrace.errors import BrokersOwn, NotThere
 if TYPE_CHECKING:
     from headrace.core.state.session import Session
     from headrace.dropping import Rules
-
-_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 def _client_id(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -39,9 +37,7 @@ def _client_id(context: click.Context, parameter: click.Parameter, value: str) -
 @click.argument("client_id", callback=_client_id)
 @click.option("--tenant", default=DEFAULT_TENANT, show_default=True, callback=exact_name, help="whose it is")
 @click.option("--yes", is_flag=True, help="do not ask")
-@click.option("--admin", metavar="URL", help="ask a broker at its admin address, instead of a directory")
-@click.option("--token-file", type=_FILE, help="with --admin: file with a token of journal.token_file")
-@click.option("--ca-file", type=_FILE, help="with --admin: PEM of who signs its certificate, for https")
+@or_of_a_broker
 @configured_data_dir_options
 def drop_command(
     client_id: str,

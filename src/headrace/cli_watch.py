@@ -19,29 +19,43 @@ from headrace.console.admin import AdminClient, token_of
 
 ADMIN = "http://127.0.0.1:18830"
 Command = TypeVar("Command", bound=Callable[..., Any])
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 def of_a_broker(command: Command) -> Command:
     """Add the options that say which broker, and what lets in there."""
-    options = (
+    return _with(
+        command,
         click.option("--admin", metavar="URL", help=f"its admin address  [default: {ADMIN}]"),
         click.option(
             "--config",
             "config_file",
-            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            type=_FILE,
             help="take the admin address and the token file from the broker's configuration",
         ),
+        click.option("--token-file", type=_FILE, help="file with a token of journal.token_file"),
+        click.option("--ca-file", type=_FILE, help="PEM of who signs its certificate, for https"),
+    )
+
+
+def or_of_a_broker(command: Command) -> Command:
+    """Add the options by which a command asks a broker instead of looking into a directory: it gets `admin`, None for a
+    directory, `token_file` and `ca_file`."""
+    return _with(
+        command,
         click.option(
-            "--token-file",
-            type=click.Path(path_type=Path, exists=True, dir_okay=False),
-            help="file with a token of journal.token_file",
+            "--admin", metavar="URL", help="ask a broker at its admin address, instead of a directory"
         ),
         click.option(
-            "--ca-file",
-            type=click.Path(path_type=Path, exists=True, dir_okay=False),
-            help="PEM of who signs its certificate, for https",
+            "--token-file", type=_FILE, help="with --admin: file with a token of journal.token_file"
+        ),
+        click.option(
+            "--ca-file", type=_FILE, help="with --admin: PEM of who signs its certificate, for https"
         ),
     )
+
+
+def _with(command: Command, *options: Callable[[Command], Command]) -> Command:
     for option in reversed(options):
         command = option(command)
     return command

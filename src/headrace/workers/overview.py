@@ -183,10 +183,7 @@ class Overview:
         parts = request.query_params.get("from", "0.-1").split(".")
         first = parts[0] if len(parts) == _PARTS_WITH_SHARD and parts[0].isdecimal() else "0"
         shard = min(int(first[:9]), self._shards - 1)
-        token = request.headers.get("authorization", "")
-        path = self._paths[shard % len(self._paths)]
-        url = f"{request.url.path}{_query(request)}"
-        answer = await run_in_threadpool(ask, path, "GET", url, token)
+        answer = await self._owners(request, shard, "GET", f"{request.url.path}{_query(request)}")
         if answer.status != HTTPStatus.OK:
             return answer.response()
         found = answer.json()
@@ -209,9 +206,12 @@ class Overview:
         except ValueError:
             shard = 0
         url = request.scope["raw_path"].decode("ascii") + _query(request)
+        return (await self._owners(request, shard, "DELETE", url)).response()
+
+    async def _owners(self, request: Request, shard: int, method: str, url: str) -> Answer:
+        """Return what the owner of a shard answers, whom the token of the request is shown."""
         token = request.headers.get("authorization", "")
-        path = self._paths[shard % len(self._paths)]
-        return (await run_in_threadpool(ask, path, "DELETE", url, token)).response()
+        return await run_in_threadpool(ask, self._paths[shard % len(self._paths)], method, url, token)
 
     def _following(self, shard: int, following: str | None) -> str | None:
         """Return where the page behind one of this shard begins."""

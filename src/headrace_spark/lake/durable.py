@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
+from headrace_spark.base.errors import LakeConflict
+
 _LOG: Final = "_delta_log"
 _DOUBTED: Final = 10
 """Commits that an earlier run may have made and not synced, at most: one, and what upkeep did behind it."""
@@ -28,14 +30,20 @@ def sync_path(path: Path) -> None:
         os.close(fd)
 
 
-def make_within(top: Path, folder: Path) -> None:
-    """Make a folder below `top`, and never `top` itself: who has moved that meanwhile wants nothing in its place. Raises
-    FileNotFoundError where `top` is gone."""
+def make_within(top: Path, folder: Path, what: str) -> None:
+    """Make a folder below `top`, and never `top` itself: who has moved that meanwhile wants nothing in its place. `what`
+    the folder is for, with its verb: "rows were". Raises LakeConflict where `top` is gone."""
     at = top
-    for name in folder.relative_to(top).parts:
-        at /= name
-        with suppress(FileExistsError):
-            at.mkdir()
+    try:
+        for name in folder.relative_to(top).parts:
+            at /= name
+            with suppress(FileExistsError):
+                at.mkdir()
+    except FileNotFoundError:
+        raise LakeConflict(
+            f"{top} is gone, where {what} to be written: the lake was moved or removed. Start the job again with the "
+            "lake where it is now"
+        ) from None
 
 
 class SyncedTable:

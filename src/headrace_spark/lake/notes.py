@@ -6,7 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.lake_url import LakeUrl, Location
 from headrace_spark.lake.durable import make_within, sync_path
 from headrace_spark.lake.hadoop_files import HadoopFiles
@@ -41,13 +40,7 @@ class FolderNotes:
 
     def write(self, name: str, data: bytes) -> None:
         path = self.at(name)
-        try:
-            make_within(self._folder.parent, path.parent)
-        except FileNotFoundError:
-            raise LakeConflict(
-                f"{self._folder.parent} is gone, where {path.name} was to be written: the lake was moved or removed. "
-                "Start the job again with the lake where it is now"
-            ) from None
+        make_within(self._folder.parent, path.parent, f"{path.name} was")
         new = path.with_name(f".{path.name}.new")
         new.write_bytes(data)
         sync_path(new)

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace_spark.base.errors import BadOption, LakeConflict
+from headrace_spark.base.errors import BadOption
 from headrace_spark.lake.durable import make_within, sync_path
 
 # What a task holds before it writes a row group.
@@ -140,13 +140,7 @@ class TableFiles:
         folder = "/".join(f"{name}={_folder(value)}" for name, value in partition.items())
         name = f"{folder}/part-{uuid4()}{self._layout.codec.suffix}.parquet"
         path = self._table / name
-        try:
-            make_within(self._table, path.parent)
-        except FileNotFoundError:
-            raise LakeConflict(
-                f"{self._table} is gone, where rows were to be written: the lake was moved or removed. Start the job "
-                "again with the lake where it is now"
-            ) from None
+        make_within(self._table, path.parent, "rows were")
         self._paths.append(path)
         return TableFile(path, name, partition, schema, self._layout)
 
