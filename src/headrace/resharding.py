@@ -32,7 +32,6 @@ from headrace.core.state.snapshots import (
     entries_of_loans,
     entry_of_devices,
     entry_of_group,
-    entry_of_origin,
     entry_of_producers,
     entry_of_retained,
     entry_of_session,
@@ -92,7 +91,7 @@ class Old:
 
 def entries(fold: Fold, homes: Homes, shard: int, end: int, origin: Origin) -> Iterator[bytes]:
     """Yield the snapshot entries of what is at home in a shard, as everything below `end` has made it."""
-    yield entry_of_origin(origin)
+    yield origin.entry()
     # What was published before has reached every session: nobody looks for it in the records that are kept.
     ends = [[other, end] for other in range(homes.shards) if other != shard]
     yield entry_of_streams([ends, ends])

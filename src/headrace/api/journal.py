@@ -49,6 +49,7 @@ from starlette.types import Message, Receive, Scope, Send
 from headrace.api.problem import problem
 from headrace.api.tenant_view import TenantView
 from headrace.api.tokens import OPERATE, READ, Tokens, answered
+from headrace.core.records.message_id import origin_in
 from headrace.journal.consumers import OWNER_BYTES_MAX, ConsumerPosition
 from headrace.journal.disk import DISK
 from headrace.journal.errors import (
@@ -62,6 +63,7 @@ from headrace.journal.finished import FinishedSegment
 from headrace.journal.index import SUFFIX as INDEX_SUFFIX
 from headrace.journal.reader import DIRECTORY, JournalReader
 from headrace.journal.segment import SEGMENT_HEADER_SIZE, base_offset_of, file_name
+from headrace.journal.snapshot import first_entries
 from headrace.journal.watermark import NAME as WATERMARK
 
 RANGE_BYTES_MAX: Final = 1 << 20
@@ -115,10 +117,12 @@ class JournalFiles:
         return self.summary() | {"segments": segments}
 
     def summary(self) -> dict[str, object]:
-        """Return what tells this journal from others, and how far it goes."""
+        """Return what tells this journal from others, how far it goes, and which one it was made of by `reshard`."""
+        origin = origin_in(first_entries(self.data_dir / DIRECTORY))
         return {
             "uuid": self.reader.uuid,
             "epoch": self.reader.epoch,
+            "origin": origin and {"uuid": origin.uuid, "epoch": origin.epoch, "end_offset": origin.end},
             "start_offset": self.reader.start_offset(),
             "complete_offset": self.reader.complete_offset(),
             "high_watermark": self.reader.high_watermark(),

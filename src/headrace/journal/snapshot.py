@@ -60,6 +60,7 @@ _TRAILER = Struct("<II24s")
 _TRAILER_REST = Struct("<QQ8x")
 _TRAILER_MARK = 0xFFFF_FFFF
 _CHUNK_BYTES = 1 << 20
+_MOVES_MAX = 5  # times in a row that the newest one goes before it is read
 
 
 class SnapshotWriter:
@@ -133,16 +134,17 @@ class SnapshotWriter:
 class SnapshotFile:
     """A snapshot that passed all its checks when it was opened."""
 
-    def __init__(self, path: Path, disk: Disk = DISK) -> None:
-        """Read a snapshot through. Raises CorruptFile, UnsupportedFormat."""
+    def __init__(self, path: Path, disk: Disk = DISK, whole: bool = True) -> None:
+        """Read a snapshot through; its header alone if not `whole`. Raises CorruptFile, UnsupportedFormat."""
         self.path = path
         self._disk = disk
         self.position, self.created_us, self.parent = self._read_header()
         self.entry_count = 0
         self.applied_offset = self.position
         self.size = 0
-        for _ in self._read():
-            pass
+        if whole:
+            for _ in self._read():
+                pass
 
     def entries(self) -> Iterator[bytes]:
         """Yield the entries in the order in which they were added."""
@@ -220,6 +222,35 @@ def positions(directory: Path, disk: Disk = DISK, suffix: str = SUFFIX) -> list[
     """Return the positions of the full snapshots there are, or of the changes, ascending; not checked."""
     found = (base_offset_of(name, suffix) for name in disk.names(directory))
     return sorted(position for position in found if position is not None)
+
+
+def first_entries(directory: Path, disk: Disk = DISK) -> Iterator[bytes]:
+    """Yield the entries of the newest full snapshot as they are read, as far as they are whole: whoever wants the first
+    ones reads no more of it. Raises FileNotFoundError if they are removed again and again as fast as they are found."""
+    for attempt in range(1, _MOVES_MAX + 1):
+        try:
+            found = _begun(directory, disk)
+            entries = iter(()) if found is None else found.entries()
+            first = next(entries, None)
+        except FileNotFoundError:  # a newer one took its place meanwhile
+            if attempt == _MOVES_MAX:
+                raise
+            continue
+        except CorruptFile:
+            return
+        if first is not None:
+            yield first
+            with suppress(CorruptFile):
+                yield from entries
+        return
+
+
+def _begun(directory: Path, disk: Disk) -> SnapshotFile | None:
+    """Return the newest full snapshot that begins as one."""
+    for position in reversed(positions(directory, disk)):
+        with suppress(CorruptFile):
+            return SnapshotFile(directory / file_name(position, SUFFIX), disk, whole=False)
+    return None
 
 
 def newest_snapshot(

@@ -53,6 +53,7 @@ from headrace_spark.lake.tables import (
 )
 from headrace_spark.lake.upkeep import compact
 from headrace_spark.metrics.counting import Counting, Events
+from headrace_spark.metrics.division import divided
 from headrace_spark.metrics.packing import PACKED
 from headrace_spark.metrics.queues import Followed
 from headrace_spark.metrics.remembered import remembered
@@ -70,7 +71,7 @@ from headrace_spark.metrics.usage import usage_rows
 from headrace_spark.records.schema import EVENTS, arrow_schema
 from headrace_spark.source.journal import commit, journals_of, register, registered_offset
 from headrace_spark.source.journal_range import ALONE, JournalRange, Place, Ranges
-from headrace_spark.source.log_reader import LogReader
+from headrace_spark.source.log_reader import DividedFrom, LogReader
 from headrace_spark.source.options import check_consumer
 from headrace_spark.source.ranges import JournalOffset
 
@@ -161,6 +162,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         tend = tending(spark, settings.upkeep, lake, [table.path for table in tables.all])
         report(progress)
         on_disk = [SyncedTable(table.folder) for table in tables.all] if isinstance(lake, Lake) else []
+        retire(spark, tables, turns)
         while not stop.is_set():
             ranges, found = next_range(turns, settings)
             if found is None:
@@ -171,6 +173,8 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
             lake.require_held()
             tables.require_unrestored()
             found = count(spark, settings, lake, tables, found, ranges)
+            if found.before is not None:
+                retire(spark, tables, turns)
             for synced in on_disk:
                 synced.sync()
             journal = found.journal
@@ -187,11 +191,42 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
 
 def begun(settings: Settings, tables: Tables, journal: LogReader, owner: str, place: Place = ALONE) -> Ranges:
     """Return where the job stands in a journal, of which it is a registered consumer then. Raises LakeConflict."""
-    ranges = Ranges(JOB, journal, tables.state, (*tables.parts, tables.backlog), tables.merged, place)
+    before = journal.divided_from()
+    if before is not None and not has_ended(tables.state, before):
+        before = None
+    ranges = Ranges(JOB, journal, tables.state, (*tables.parts, tables.backlog), tables.merged, place, before)
     ranges.require_together(registered_offset(journal, settings.consumer))
     start = ranges.position()
     register(journal, settings.consumer, journal.complete_offset() if start is None else start, owner)
     return ranges
+
+
+def has_ended(state: LakeTable, divided: DividedFrom) -> bool:
+    """Return whether the job has counted a journal up to where it was divided, and no further: a broker that went on with
+    it all the same has another one."""
+    return state.last_version(f"{JOB}-{divided.uuid}-{divided.epoch}") == divided.end_offset
+
+
+def retire(spark: SparkSession, tables: Tables, turns: Iterable[Ranges]) -> None:
+    """Take the rows of a journal that was divided out of the tables that say what is now, once all of its parts have
+    begun with what they know of it: nobody is online there any more, and nothing waits."""
+    for before in {ranges.before for ranges in turns if ranges.before is not None}:
+        files = tables.state.files(before.uuid)
+        parts = [ranges for ranges in turns if ranges.before == before]
+        if not (files or tables.backlog.files(before.uuid)) or any(one.position() is None for one in parts):
+            continue
+        sessions = Sessions(remembered(files))
+        began_us = min(
+            (info.min_ts for one in parts for info in one.journal.segments() if info.min_ts), default=0
+        )
+        sessions.apply({"kind": "broker_started", "event_timestamp": began_us})
+        changed = connection_rows(sessions, before.uuid)
+        writer = Writer(spark, tables, before.uuid, f"{JOB}-{before.uuid}-divided", before.end_offset)
+        writer.connect(changed)
+        used = usage_rows(Notes(), changed, before.uuid, before.end_offset)
+        writer.append(tables.usage, writer.files(USAGE, [used]))
+        writer.replace(tables.backlog, [])
+        writer.replace(tables.state, [], parts[0].notes())
 
 
 def next_range(turns: deque[Ranges], settings: Settings) -> tuple[Ranges, JournalRange | None]:
@@ -258,6 +293,53 @@ def count(
             )
 
 
+class Writer:
+    """Writes rows of one journal into the tables, under the end of one range."""
+
+    def __init__(self, spark: SparkSession, tables: Tables, uuid: str, app_id: str, end: int) -> None:
+        self._spark = spark
+        self._tables = tables
+        self._uuid = uuid
+        self._app_id = app_id
+        self._end = end
+        self.codec = spark.conf.get(CODEC_KEY) or CODEC
+
+    def append(self, table: LakeTable, actions: list[str], also: Mapping[str, int] | None = None) -> None:
+        table.add_files(self._spark, actions, self._app_id, self._end, None, also)
+
+    def replace(self, table: LakeTable, actions: list[str], also: Mapping[str, int] | None = None) -> None:
+        table.add_files(self._spark, actions, self._app_id, self._end, self._uuid, also)
+
+    def connect(self, changed: pa.RecordBatch) -> None:
+        """Write the connections that began or ended."""
+        if changed.num_rows:
+            rows = self._spark.createDataFrame(pa.Table.from_batches([changed]))
+            key = ("journal_uuid", "connected_offset", "tenant", "date")
+            # One that has ended stays so: a driver that stood still may write what it knew then.
+            self.merge(self._tables.connections, rows, key, "old.disconnected_timestamp is null")
+
+    def merge(
+        self, table: LakeTable, rows: DataFrame, key: tuple[str, ...], condition: str | None = None
+    ) -> None:
+        """Put rows in the place of those with the same key, where the condition holds. Columns that are not ours keep
+        what they have."""
+        same = " and ".join(f"old.{name} = new.{name}" for name in key)
+        merge = table.delta(self._spark).alias("old").merge(rows.alias("new"), same)
+        ours: dict[str, str | Column] = {
+            name: F.col(f"new.{name}") for name in table.definition.columns.names
+        }
+        merge.whenMatchedUpdate(condition, ours).whenNotMatchedInsert(values=ours).execute()
+
+    def files(self, definition: TableDefinition, batches: Iterable[pa.RecordBatch]) -> list[str]:
+        """Write rows into files and return their actions. Written here: rows of sessions and tenants are few."""
+        layout = definition.layout.compressed(self.codec)
+        files = TableFiles(self._tables.folder / definition.name, layout)
+        for batch in batches:
+            if batch.num_rows:
+                files.add(batch)
+        return files.finish()
+
+
 class Work:
     """The work on one range of the journal."""
 
@@ -270,21 +352,25 @@ class Work:
         self._tables = tables
         self._range = found
         self._uuid = found.journal.uuid
-        self._codec = spark.conf.get(CODEC_KEY) or CODEC
+        self._writer = Writer(spark, tables, self._uuid, found.app_id, found.end)
         self._partitions = found.partitions(spark.sparkContext.defaultParallelism)
         self._token = found.journal.token
 
     def do(self) -> None:
         """Write every table, the state last."""
-        files = self._tables.state.files(self._uuid)
+        before = self._range.before
+        files = self._tables.state.files(self._uuid if before is None else before.uuid)
         known, is_behind_hole = remembered(files), self._range.is_behind_hole
+        if before is not None:
+            known = divided(known, self._ranges.place)
         if is_behind_hole:  # what waited may have been acknowledged there
             known, files = behind_hole(known), []
         sessions = Sessions(known, self._ranges.place)
         for rows in self._events().to_batches(_EVENTS_TOGETHER):
             for row in rows.to_pylist():
                 sessions.apply(row)
-        followed, whole = followed_of(sessions), is_behind_hole or known.is_mostly_out_of_date
+        followed = followed_of(sessions)
+        whole = before is not None or is_behind_hole or known.is_mostly_out_of_date
         found = self._settled(followed, files, whole).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             notes = Notes()
@@ -314,7 +400,13 @@ class Work:
         paths = [str(path) for path in state_files]
         groups = [group for first in range(tasks) if (group := paths[first::tasks])]
         counting = Counting(
-            self._partitions, groups, self._token, followed, settings.window_s, settings.topic_levels
+            self._partitions,
+            groups,
+            self._token,
+            followed,
+            settings.window_s,
+            settings.topic_levels,
+            self._range.before is not None,
         )
         settling = Settling(
             self._tables.folder,
@@ -323,7 +415,7 @@ class Work:
             self._uuid,
             self._range.end,
             whole,
-            self._codec,
+            self._writer.codec,
         )
         packed = self._numbers(len(self._partitions) + len(groups)).mapInArrow(counting, PACKED)
         # More tasks than processors: what has much in it is not known before.
@@ -334,56 +426,27 @@ class Work:
         self, sessions: Sessions, followed: Followed, notes: Notes, last: DataFrame, whole: bool
     ) -> None:
         """Write the tables, the state last; the others at once, each of which costs Spark more planning than work."""
-        tables, uuid, end, waiting = self._tables, self._uuid, self._range.end, notes.all_waiting
+        tables, writer, uuid, end, waiting = (
+            self._tables,
+            self._writer,
+            self._uuid,
+            self._range.end,
+            notes.all_waiting,
+        )
         changed = connection_rows(sessions, uuid)
-        used = [usage_rows(notes, changed, uuid, end)]
-        backlog = [backlog_rows(followed, waiting, notes.newest_us, uuid)]
+        used = usage_rows(notes, changed, uuid, end)
+        backlog = backlog_rows(followed, waiting, notes.newest_us, uuid)
         writes = [
-            lambda: self._merge(tables.devices, last, ("tenant", "client_id", "topic"), NEWER),
-            lambda: self._connect(changed),
-            lambda: self._append(tables.traffic, notes.files[TRAFFIC.name]),
-            lambda: self._append(tables.deliveries, notes.files[DELIVERIES.name]),
-            lambda: self._append(tables.usage, self._files(USAGE, used)),
-            lambda: self._replace(tables.backlog, self._files(BACKLOG, backlog)),
+            lambda: writer.merge(tables.devices, last, ("tenant", "client_id", "topic"), NEWER),
+            lambda: writer.connect(changed),
+            lambda: writer.append(tables.traffic, notes.files[TRAFFIC.name]),
+            lambda: writer.append(tables.deliveries, notes.files[DELIVERIES.name]),
+            lambda: writer.append(tables.usage, writer.files(USAGE, [used])),
+            lambda: writer.replace(tables.backlog, writer.files(BACKLOG, [backlog])),
         ]
         with ThreadPoolExecutor(len(writes)) as pool:
             for write in [pool.submit(write) for write in writes]:
                 write.result()
-        state = self._files(METRICS_STATE, state_rows(sessions, waiting, uuid, end, whole))
-        add = self._replace if whole else self._append
+        state = writer.files(METRICS_STATE, state_rows(sessions, waiting, uuid, end, whole))
+        add = writer.replace if whole else writer.append
         add(tables.state, [*state, *notes.files[METRICS_STATE.name]], self._ranges.notes())
-
-    def _append(self, table: LakeTable, actions: list[str], also: Mapping[str, int] | None = None) -> None:
-        table.add_files(self._spark, actions, self._range.app_id, self._range.end, None, also)
-
-    def _replace(self, table: LakeTable, actions: list[str], also: Mapping[str, int] | None = None) -> None:
-        table.add_files(self._spark, actions, self._range.app_id, self._range.end, self._uuid, also)
-
-    def _connect(self, changed: pa.RecordBatch) -> None:
-        """Write the connections that began or ended."""
-        if changed.num_rows:
-            rows = self._spark.createDataFrame(pa.Table.from_batches([changed]))
-            key = ("journal_uuid", "connected_offset", "tenant", "date")
-            # One that has ended stays so: a driver that stood still may write what it knew then.
-            self._merge(self._tables.connections, rows, key, "old.disconnected_timestamp is null")
-
-    def _merge(
-        self, table: LakeTable, rows: DataFrame, key: tuple[str, ...], condition: str | None = None
-    ) -> None:
-        """Put rows in the place of those with the same key, where the condition holds. Columns that are not ours keep
-        what they have."""
-        same = " and ".join(f"old.{name} = new.{name}" for name in key)
-        merge = table.delta(self._spark).alias("old").merge(rows.alias("new"), same)
-        ours: dict[str, str | Column] = {
-            name: F.col(f"new.{name}") for name in table.definition.columns.names
-        }
-        merge.whenMatchedUpdate(condition, ours).whenNotMatchedInsert(values=ours).execute()
-
-    def _files(self, definition: TableDefinition, batches: Iterable[pa.RecordBatch]) -> list[str]:
-        """Write rows into files and return their actions. Written here: rows of sessions and tenants are few."""
-        layout = definition.layout.compressed(self._codec)
-        files = TableFiles(self._tables.folder / definition.name, layout)
-        for batch in batches:
-            if batch.num_rows:
-                files.add(batch)
-        return files.finish()

@@ -47,7 +47,7 @@ from headrace_spark.metrics.packing import (
     pack_tables,
     pack_time,
 )  # fmt: skip
-from headrace_spark.metrics.queues import Followed, Queues
+from headrace_spark.metrics.queues import UNKNOWN, Followed, Queues
 from headrace_spark.metrics.traffic import LAST_READ, SECOND_US, counted, last_of, last_rows
 from headrace_spark.records import event_rows
 from headrace_spark.records.message_columns import Messages
@@ -75,6 +75,8 @@ class Counting:
     followed: Followed
     window_s: int
     topic_levels: int
+    is_divided: bool = False
+    """Whether the state is that of a journal of which this one is a part: what others have in it is passed over."""
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
@@ -129,6 +131,8 @@ class Counting:
             ]  # an older one has no `gone`
             for at, batch in enumerate(opened.iter_batches(_STATE_ROWS, columns=there)):
                 rows = known_entries(batch)
+                if self.is_divided:
+                    rows = rows[self.followed.sessions_of(rows["incarnation"]) != UNKNOWN]
                 if len(rows):
                     yield self._by_client(rows, KNOWN, at)
 

@@ -18,7 +18,7 @@ from typing import Final
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.source.journal import reaches, readable_from
-from headrace_spark.source.log_reader import LogReader
+from headrace_spark.source.log_reader import DividedFrom, LogReader
 from headrace_spark.source.ranges import end_within, split
 from headrace_spark.source.reading import JournalPartition
 
@@ -44,6 +44,8 @@ class JournalRange:
     end: int
     is_behind_hole: bool = False
     """Whether records before `start` are gone that no range had."""
+    before: DividedFrom | None = None
+    """The journal whose last range this one follows, as the first one of its own."""
 
     def partitions(self, tasks: int) -> list[JournalPartition]:
         """Return at most so many parts, for `headrace_spark.source.reading.all_chunks`."""
@@ -65,13 +67,22 @@ class Ranges:
         others: Sequence[LakeTable],
         merged: Sequence[LakeTable] = (),
         place: Place = ALONE,
+        before: DividedFrom | None = None,
     ) -> None:
+        """Begin with a journal. `last` says where the job stands, `others` end where it does, and in `merged` rows are
+        put into the place of others. `before`: the journal of which this one is a part, if the job has counted it to its
+        end."""
         self.place = place
+        self.before = before
         self._job = job
         self.journal = journal
         self._last = last
         self._others = others
         self._merged = merged
+
+    @property
+    def _divided_at(self) -> int:
+        return -1 if self.before is None else self.before.end_offset
 
     def app_id(self, epoch: int) -> str:
         return f"{self._job}-{self.journal.uuid}-{epoch}"
@@ -180,4 +191,5 @@ class Ranges:
             return None
         if not begun:
             end = end_within(journal.segments(), start, end, bytes_max)
-        return JournalRange(journal, app_id, start, end, position is not None and start > position)
+        before = self.before if position is None and start == self._divided_at else None
+        return JournalRange(journal, app_id, start, end, position is not None and start > position, before)

@@ -6,11 +6,14 @@ import builtins
 from pathlib import Path
 from typing import Final
 
+from headrace.core.records.message_id import origin_in
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.disk import DISK, Disk
 from headrace.journal.errors import ConsumerTaken, UnknownConsumer
-from headrace.journal.reader import JournalReader
+from headrace.journal.reader import DIRECTORY, JournalReader
+from headrace.journal.snapshot import first_entries
 from headrace_spark.base.errors import LakeConflict
+from headrace_spark.source.log_reader import DividedFrom
 
 
 class LocalConsumers:
@@ -50,3 +53,7 @@ class LocalJournal(JournalReader):
     def __init__(self, data_dir: Path | str, disk: Disk = DISK) -> None:
         super().__init__(data_dir, disk)
         self.consumers = LocalConsumers(self.data_dir)
+
+    def divided_from(self) -> DividedFrom | None:
+        origin = origin_in(first_entries(self.data_dir / DIRECTORY))
+        return None if origin is None else DividedFrom(origin.uuid, origin.epoch, origin.end)

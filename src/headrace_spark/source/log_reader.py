@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.journal.consumers import ConsumerPosition
@@ -30,6 +31,16 @@ class Consumers(Protocol):
     def read(self, name: str) -> ConsumerPosition | None: ...
 
     def list(self) -> builtins.list[ConsumerPosition]: ...
+
+
+@dataclass(frozen=True)
+class DividedFrom:
+    """The log that `reshard` has divided into several: from `end_offset` on, which it never came to, these go on."""
+
+    uuid: str
+    epoch: int
+    """That of its last record; -1 where it is not known."""
+    end_offset: int
 
 
 class LogReader(Protocol):
@@ -64,6 +75,9 @@ class LogReader(Protocol):
 
     def complete_offset(self) -> int:
         """Return from where on every record is there that was ever written."""
+
+    def divided_from(self) -> DividedFrom | None:
+        """Return the log of which this one is a part; None where it is none, or nobody can tell."""
 
     def check(self, uuid: str, epoch: int) -> None:
         """Check that an offset means what it meant under this uuid and epoch. Raises EpochMismatch."""

@@ -35,6 +35,7 @@ from headrace.journal.reader import DIRECTORY, JournalReader
 from headrace.journal.watermark import NAME as WATERMARK
 from headrace_spark.base.errors import BadOption, JournalRefused, JournalUnreachable, LakeConflict
 from headrace_spark.base.stopping import STOPPING
+from headrace_spark.source.log_reader import DividedFrom
 
 SCHEMES: Final = ("headrace", "headraces")
 DEFAULT_PORT: Final = 18830  # of the broker's admin listener
@@ -275,12 +276,16 @@ class RemoteDisk(Disk):
 
     def names(self, directory: Path) -> list[str]:
         try:
-            body, _ = self._endpoint.get("/")
+            catalog = self.catalog()
         except FileNotFoundError:
             return []
-        catalog = json.loads(body)
         self.tenant = catalog.get("tenant", "")
         return sorted(segment["name"] for segment in catalog["segments"])
+
+    def catalog(self) -> dict[str, Any]:
+        """Return what the broker says of the journal. Raises FileNotFoundError, JournalUnreachable."""
+        found: dict[str, Any] = json.loads(self._endpoint.get("/")[0])
+        return found
 
     def open(self, path: Path, write: bool = False) -> int:
         if write:
@@ -471,3 +476,7 @@ class RemoteJournal(JournalReader):
     def tenant(self) -> str:
         """Return whose messages alone the token shows; "": everybody's."""
         return self._remote.tenant
+
+    def divided_from(self) -> DividedFrom | None:
+        found = self._remote.catalog().get("origin")  # an older broker does not say
+        return found and DividedFrom(found["uuid"], found["epoch"], found["end_offset"])

@@ -16,10 +16,13 @@ from pyspark.sql import SparkSession
 from headrace.api.apart import ServedApart
 from headrace.api.app import application, bind
 from headrace.api.journal import JournalRoutes
+from headrace.core.records.message_id import Origin
 from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.snapshot import SnapshotWriter
 from headrace_spark.base.errors import BadOption, JournalMissing, LakeConflict
 from headrace_spark.records.schema import MESSAGES
 from headrace_spark.source.journal import open_journal, open_journals
+from headrace_spark.source.log_reader import DividedFrom
 from headrace_spark.source.options import SourceOptions
 from headrace_spark.source.remote import RemoteJournal
 from headrace_spark.source.source import BatchReader
@@ -71,6 +74,18 @@ def test_over_http_it_is_the_same(shards: Shards, address: str) -> None:
         journal.consumers.register("far", journal.uuid, journal.epoch, 7, "archive:1")
         assert ConsumerPosition.read(writer.data_dir, "far").offset == 7
         assert [found.name for found in journal.consumers.list()] == ["far"]
+
+
+def test_a_part_of_a_journal_that_was_divided_says_of_which_from_the_files_and_over_http(
+    shards: Shards, address: str
+) -> None:
+    directory = shards.writers[1].data_dir / "journal"
+    snapshot = SnapshotWriter(directory, 0)
+    snapshot.add(Origin("old", 200, [(0, 3), (100, 5)]).entry())
+    snapshot.commit()
+    for location in (str(shards.data_dir), address):
+        found = [journal.divided_from() for journal in open_journals(location, "secret")]
+        assert found == [None, DividedFrom("old", 5, 200), None]
 
 
 def test_one_journal_is_not_taken_for_all(shards: Shards, address: str) -> None:

@@ -14,6 +14,7 @@ from headrace.journal.snapshot import (
     SnapshotFile,
     SnapshotWriter,
     discard_beyond,
+    first_entries,
     newest_chain,
     newest_snapshot,
     positions,
@@ -41,6 +42,18 @@ def test_entries_come_back_in_order(tmp_path: Path) -> None:
     assert found.size == path.stat().st_size
     assert found.created_us > 0
     assert list(found.entries()) == list(found.entries()) == entries
+
+
+def test_the_first_entries_need_nothing_of_what_is_behind_them(tmp_path: Path) -> None:
+    assert list(first_entries(tmp_path / "nowhere")) == list(first_entries(tmp_path)) == []
+    snapshot(tmp_path, 5, b"older")
+    path = snapshot(tmp_path, 10, b"one", b"two", b"x" * 3_000_000)
+    assert next(first_entries(tmp_path)) == b"one"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-40])
+    assert list(first_entries(tmp_path)) == [b"one", b"two"]
+    path.write_bytes(b"?" + whole[1:])
+    assert list(first_entries(tmp_path)) == [b"older"]
 
 
 def test_there_is_none_before_commit(tmp_path: Path) -> None:

@@ -7,7 +7,10 @@ often it is delivered. MD5 is no secret here: it spreads texts over 128 bits.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, cast
+
+import msgspec
 
 from headrace.core.records.message import Copy, Message
 from headrace.mqtt.publish import user_property
@@ -17,6 +20,10 @@ try:  # Python's own: to begin a digest of OpenSSL costs several times what a di
 except ImportError:  # a Python may be built without
     from hashlib import md5
 
+_KIND: Final = "origin"
+_AHEAD: Final = ("streams", "starts")  # entries of a snapshot that come in front of it
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder()
 _md5: Final = md5  # whom compiled code calls without a look-up by name
 ID_PROPERTY: Final = b"message-id"
 
@@ -30,6 +37,31 @@ class Origin:
         self.uuid = uuid
         self.end = end
         self.epochs = epochs
+
+    @property
+    def epoch(self) -> int:
+        """Return that of its last record, -1 where an older version has divided it."""
+        return self.epochs[-1][1] if self.epochs else -1
+
+    def entry(self) -> bytes:
+        """Return what a snapshot says of it (`state.snapshots`)."""
+        return _encoder.encode([_KIND, self.uuid, self.end, self.epochs])
+
+    @classmethod
+    def from_entry(cls, value: list[object]) -> Origin:
+        epochs = cast(list[list[int]], value[3]) if len(value) > 3 else []
+        return cls(cast(str, value[1]), cast(int, value[2]), [(row[0], row[1]) for row in epochs])
+
+
+def origin_in(entries: Iterable[bytes]) -> Origin | None:
+    """Return the origin that a snapshot tells with one of its first entries; no others are read."""
+    for entry in entries:
+        value = cast(list[object], _decoder.decode(entry))
+        if value[0] == _KIND:
+            return Origin.from_entry(value)
+        if value[0] not in _AHEAD:
+            break
+    return None
 
 
 class JournalName:

@@ -184,8 +184,7 @@ class Restoring:
         elif value[0] == "starts":
             self._fold.streams.restore_starts(cast(list[list[list[int]]], value[1:]))
         elif value[0] == "origin":
-            epochs = _epochs(value[3]) if len(value) > 3 else []
-            self._fold.origin = Origin(cast(str, value[1]), cast(int, value[2]), epochs)
+            self._fold.origin = Origin.from_entry(value)
         elif value[0] == "epochs":
             self._fold.epochs = _epochs(value[1])
         elif value[0] == "recorded":
@@ -237,11 +236,6 @@ def entries_of_loans(rows: list[list[int]]) -> Iterator[bytes]:
 def entry_of_streams(fields: list[list[list[int]]]) -> bytes:
     """Return the entry of the positions of streams, as `Streams.fields` gives them."""
     return _encoder.encode(["streams", *fields])
-
-
-def entry_of_origin(origin: Origin) -> bytes:
-    """Return the entry that says of which journal the oldest records are copies."""
-    return _encoder.encode(["origin", origin.uuid, origin.end, origin.epochs])
 
 
 def _epochs(rows: object) -> list[tuple[int, int]]:
@@ -477,7 +471,7 @@ class SnapshotPass:
         if any(self._starts):
             self._add(_encoder.encode(["starts", *self._starts]))
         if self._fold.origin is not None:
-            self._add(entry_of_origin(self._fold.origin))
+            self._add(self._fold.origin.entry())
         if self._fold.epochs:
             self._add(_encoder.encode(["epochs", self._fold.epochs, 0]))
         if self._recorded_us:

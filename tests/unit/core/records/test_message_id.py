@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 
+import msgspec
 import pytest
 
 from headrace.core.records.message import FrameMessage, Message
-from headrace.core.records.message_id import JournalName, Origin
+from headrace.core.records.message_id import JournalName, Origin, origin_in
 
 JOURNAL = "0e4c9d3c-6d1f-4f6a-8a54-5d7f6f3f2b11:2"
 NAME = JournalName("0e4c9d3c-6d1f-4f6a-8a54-5d7f6f3f2b11", [(0, 2)])
@@ -107,3 +108,16 @@ def at(offset: int) -> Message:
     found = published("door", None)
     found.offset = offset
     return found
+
+
+def test_the_origin_is_found_among_the_first_entries_alone() -> None:
+    entry = Origin("old", 200, OLD).entry()
+    streams, session = (msgspec.msgpack.encode(some) for some in (["streams", [], []], ["session", "a"]))
+    found = origin_in([streams, entry, session])
+    assert found is not None
+    assert (found.uuid, found.end, found.epochs, found.epoch) == ("old", 200, OLD, OLD[-1][1])
+    assert origin_in([streams, session, entry]) is None
+    assert origin_in([]) is None
+    older = origin_in([msgspec.msgpack.encode(["origin", "old", 200])])
+    assert older is not None
+    assert older.epoch == -1
