@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -24,8 +25,12 @@ from headrace_spark.base.settings import SparkSettings
 from spark import quick_java
 from spark.journals import Made, of_a_shard
 
-# Small heaps and the quick compiler: the tests start several Sparks and none of them runs for long.
+# Small heaps and the quick compiler: the tests start several Sparks and none of them runs for long. To make and compile
+# Java of each query takes longer than to work through a dozen rows without: a fifth of all that these tests cost. What
+# tests start as processes compiles as it does anywhere, and so does the suite that runs apart.
 QUICK = {"spark.driver.extraJavaOptions": quick_java.OPTIONS}
+if os.environ.get("HEADRACE_SUITE") != "spark-deep":
+    QUICK |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
 class Writer:
