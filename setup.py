@@ -24,9 +24,9 @@ ROOT = Path(__file__).parent
 COMPILED = (
     "errors.py",
     "stream.py",
-    "frame_link.py",
-    "mqtt_link.py",
-    "stream_link.py",
+    "links/frame_link.py",
+    "links/mqtt_link.py",
+    "links/stream_link.py",
     "mqtt/*.py",
     "frames/*.py",
     "core/*.py",
@@ -51,11 +51,11 @@ COMPILED = (
     "clients/tally.py",
     "services/ticks.py",
     "services/watchdog.py",
-    "workers/channel.py",
-    "workers/peer_frames.py",
-    "workers/peer_link.py",
-    "workers/relay.py",
-    "workers/wires.py",
+    "peers/channel.py",
+    "peers/peer_frames.py",
+    "peers/peer_link.py",
+    "peers/relay.py",
+    "peers/wires.py",
 )
 
 

@@ -40,7 +40,7 @@ from benchmarks.machine import machine
 from benchmarks.process_tree import cpu_between, cpu_seconds
 from benchmarks.spark_source import RESULTS, keep, row_count
 from benchmarks.telemetry import TOPIC_SCHEMAS, with_copies, write_journal
-from headrace.cli_pipeline import job_settings
+from headrace.commands.pipeline import job_settings
 from headrace.config import load
 from headrace_spark.base.session import close_session, open_session
 from headrace_spark.base.settings import SparkSettings

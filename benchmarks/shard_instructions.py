@@ -33,12 +33,12 @@ from headrace.core.worker import Worker
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect, SubscriptionRequest
 from headrace.mqtt.protocol import ServerProtocol
+from headrace.peers.channel import Channel
+from headrace.peers.peer_frames import Greeting
+from headrace.peers.peer_link import FRAME_BYTES_MAX, LinkOwner, PeerLink
+from headrace.peers.wires import LinkWire, ShardWire
 from headrace.storage.embedded.local import LocalJournal
 from headrace.storage.memory import MemoryLink
-from headrace.workers.channel import Channel
-from headrace.workers.peer_frames import Greeting
-from headrace.workers.peer_link import FRAME_BYTES_MAX, LinkOwner, PeerLink
-from headrace.workers.wires import LinkWire, ShardWire
 
 FEW, MORE = 400, 2000  # messages of every run, and beyond that
 LOADS: Final = ("alone", "together", "apart", "owed")

@@ -35,7 +35,7 @@ from benchmarks.machine import machine
 from benchmarks.process_tree import begin_peaks, cpu_between, cpu_seconds, peak_mb
 from benchmarks.spark_source import keep, row_count
 from benchmarks.telemetry import TOPIC_SCHEMAS, write_crowd, write_messages
-from headrace.cli_pipeline import job_settings
+from headrace.commands.pipeline import job_settings
 from headrace.config import load
 from headrace_spark.base.session import close_session, open_session
 from headrace_spark.base.settings import SparkSettings

@@ -49,7 +49,7 @@ from benchmarks.kafka_broker import connector_jars, kafka
 from benchmarks.machine import machine
 from benchmarks.process_tree import cpu_between, cpu_seconds
 from benchmarks.telemetry import DAY_US, MIDNIGHT_US, PAYLOAD_BYTES, topic, write_journal
-from headrace.cli_pipeline import job_settings
+from headrace.commands.pipeline import job_settings
 from headrace.config import load
 from headrace.journal.disk import Disk
 from headrace.journal.selective import TimeRange

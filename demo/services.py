@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from headrace.workers.claim import cores
+from headrace.data.claim import cores
 
 REPOSITORY = Path(__file__).parents[1]
 PYTHON = (sys.executable, "-m")

@@ -23,12 +23,12 @@ from headrace.core.worker import Worker
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect
 from headrace.net.tls import TlsFiles
+from headrace.peers.handover import HandOver
+from headrace.peers.peers import Peers
 from headrace.services.doors import Doors, DoorSettings
 from headrace.services.node_counts import NodeCounts
 from headrace.services.node_times import NodeTimes
 from headrace.storage.memory import MemoryJournal
-from headrace.workers.handover import HandOver
-from headrace.workers.peers import Peers
 from headrace.workers.place import Place
 
 CLOSES_S: Final = 10.0

@@ -17,7 +17,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from headrace import __version__
-from headrace.cli import cli
+from headrace.commands.main import cli
 
 SHELLS = ("bash", "zsh", "fish")
 EXIT_STATUS = (

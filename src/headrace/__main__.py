@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from headrace.cli import main
+from headrace.commands.main import main
 
 main()

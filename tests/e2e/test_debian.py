@@ -17,7 +17,7 @@ import pytest
 
 from broker_process import PYTHON, ROOT, free_port
 from headrace import __version__
-from headrace.cli import cli
+from headrace.commands.main import cli
 
 pytestmark = [
     pytest.mark.slow,

@@ -13,9 +13,9 @@ import pytest
 
 from broker_process import BrokerProcess, free_port, headrace
 from certificates import Authority
-from headrace.cli import main
+from headrace.commands.main import main
+from headrace.data.layout import Layout
 from headrace.journal.segment import SegmentHeader, file_name
-from headrace.workers.layout import Layout
 
 
 @dataclass

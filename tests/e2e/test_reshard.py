@@ -25,8 +25,9 @@ from e2e.wire import (
     SESSION_EXPIRY,
     USER_PROPERTY,
 )
-from headrace import resharding
 from headrace.core.homes import MEMBER_PREFIX, Homes
+from headrace.data.building import built
+from headrace.data.layout import Layout
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.copying import Likeness
 from headrace.journal.disk import DISK
@@ -34,11 +35,10 @@ from headrace.journal.errors import ShardedDirectory
 from headrace.journal.lock import lock_data_dir
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.journal.reader import JournalReader
-from headrace.resharding import MAKING
+from headrace.offline import resharding
+from headrace.offline.resharding import MAKING
 from headrace.services.sessions import details
 from headrace.storage.embedded.recovery import folded
-from headrace.workers.building import built
-from headrace.workers.layout import Layout
 
 pytestmark = pytest.mark.slow
 

@@ -257,7 +257,7 @@ def test_top_wants_a_terminal(broker: BrokerProcess) -> None:
 
 def test_top_without_its_library_says_what_to_install(broker: BrokerProcess) -> None:
     lines = ("import sys", "sys.modules['rich'] = None", "sys.argv = ['headrace', 'top']")
-    program = "; ".join([*lines, "import headrace.cli", "headrace.cli.main()"])
+    program = "; ".join([*lines, "import headrace.commands.main", "headrace.commands.main.main()"])
     shown = subprocess.run(
         [PYTHON, "-c", program], env=build_environment(), capture_output=True, text=True, timeout=60, cwd="/"
     )

@@ -12,16 +12,16 @@ from pathlib import Path
 from broker_process import PYTHON, BrokerProcess, wait_until
 from headrace.core.homes import Homes
 from headrace.core.ports.identity import DEFAULT_TENANT
-from headrace.workers.layout import Layout
+from headrace.data.layout import Layout
 from headrace.workers.place import Place
 
 LINK_S = 60.0
 RUN = """
 import sys
 import uvloop
-from headrace.cli import set_up_logs
+from headrace.commands.main import set_up_logs
 from headrace.config import load
-from headrace.node import Node
+from headrace.node.node import Node
 from headrace.workers.place import Place
 
 async def main():

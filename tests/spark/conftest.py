@@ -14,10 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker_process import BrokerProcess
-from headrace.cli_pipeline import job_settings
+from headrace.commands.pipeline import job_settings
 from headrace.config import load
+from headrace.data.layout import Layout
 from headrace.journal.log import LogSettings, SegmentedLog
-from headrace.workers.layout import Layout
 from headrace_spark.base.lake_url import LakeUrl
 from headrace_spark.base.object_store import add_log_store, for_lake
 from headrace_spark.base.session import open_session

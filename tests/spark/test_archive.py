@@ -373,7 +373,7 @@ def test_a_batch_that_spark_did_not_mark_is_not_written_twice(bench: Bench) -> N
 
 KILLED_AT_ITS_COMMIT = """
 import os, signal, sys
-from headrace.cli import main
+from headrace.commands.main import main
 from headrace_spark.archive import folder as archive
 
 commit, moment = archive.append_files, sys.argv[1]

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from headrace.cli_pipeline import job_settings, pipeline, stop_on_signals
+from headrace.commands.pipeline import job_settings, pipeline, stop_on_signals
 from headrace.config import InvalidKey, load
 from headrace_spark.base import logs, runner
 from headrace_spark.base.errors import BadOption

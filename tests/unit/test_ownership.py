@@ -12,11 +12,11 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner
 
-from headrace.checking import problems
-from headrace.cli import cli
+from headrace.commands.main import cli
 from headrace.config import load
 from headrace.journal.consumers import DIRECTORY, ConsumerPosition
 from headrace.journal.disk import DISK
+from headrace.offline.checking import problems
 from headrace.ownership import hidden_from, make_directory, open_new, replace_secret
 from headrace.services.passwords import hash_password, read_hashes, set_hash
 from unit.journal.log_at import filled

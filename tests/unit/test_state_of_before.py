@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from headrace.cli import cli
+from headrace.commands.main import cli
 from headrace.core.state.session import Session
 from headrace.journal.inspect import verify
 from headrace.storage.embedded.recovery import folded

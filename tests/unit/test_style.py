@@ -66,10 +66,10 @@ TESTED_TOGETHER = {
     ],
     "tests/e2e/test_frames.py": [
         "headrace/core/ports/voice.py",
-        "headrace/frame_link.py",
+        "headrace/links/frame_link.py",
         "headrace/net/frame_connection.py",
     ],
-    "tests/e2e/test_frame_clusters.py": ["headrace/cli_frame.py"],
+    "tests/e2e/test_frame_clusters.py": ["headrace/commands/frame.py"],
     "tests/e2e/test_frame_clients.py": [
         "headrace/clients/frame/acknowledging.py",
         "headrace/clients/frame/consumer.py",
@@ -81,7 +81,7 @@ TESTED_TOGETHER = {
         "headrace/clients/frame/errors.py",
     ],
     "tests/e2e/test_message_ids.py": ["headrace/core/outbound/message_ids.py"],
-    "tests/e2e/test_from_mosquitto.py": ["headrace/cli_mosquitto.py"],
+    "tests/e2e/test_from_mosquitto.py": ["headrace/commands/mosquitto.py"],
     "tests/unit/mosquitto/test_conversion.py": [
         "headrace/mosquitto/bridges.py",
         "headrace/mosquitto/converted.py",
@@ -94,18 +94,18 @@ TESTED_TOGETHER = {
     "tests/e2e/test_workers.py": [
         "headrace/workers/membership.py",
     ],
-    "tests/e2e/test_mistakes.py": ["headrace/checking.py", "headrace/naming.py"],
+    "tests/e2e/test_mistakes.py": ["headrace/offline/checking.py", "headrace/naming.py"],
     "tests/unit/journal/test_merging.py": ["headrace/journal/overlap.py"],
     "tests/unit/net/test_revocation.py": ["headrace/net/der.py"],
-    "tests/unit/net/test_websocket_server.py": ["headrace/websocket_frames.py"],
+    "tests/unit/net/test_websocket_server.py": ["headrace/links/websocket_frames.py"],
     "tests/e2e/test_trace.py": [
         "headrace/api/operations.py",
-        "headrace/cli_watch.py",
+        "headrace/commands/watch.py",
         "headrace/console/trace.py",
         "headrace/services/tap.py",
     ],
     "tests/unit/sockets/test_plain.py": ["headrace/sockets/poller.py"],
-    "tests/unit/bridge/test_websocket_client.py": ["headrace/websocket_client.py"],
+    "tests/unit/bridge/test_websocket_client.py": ["headrace/links/websocket_client.py"],
     "tests/unit/clients/test_bench.py": [
         "headrace/clients/away.py",
         "headrace/clients/crew.py",
@@ -122,7 +122,7 @@ TESTED_TOGETHER = {
     "tests/unit/journal/test_diagnosis.py": ["headrace/journal/findings.py"],
     "tests/e2e/test_process.py": [
         "headrace/api/app.py",
-        "headrace/cli.py",
+        "headrace/commands/main.py",
         "headrace/net/listener.py",
         "headrace/services/sessions.py",
     ],
@@ -141,7 +141,7 @@ TESTED_TOGETHER = {
     ],
     "tests/spark/lake/test_lake.py": ["headrace_spark/lake/messages.py", "headrace_spark/lake/table_log.py"],
     "tests/spark/lake/test_location.py": ["headrace_spark/base/lake_url.py"],
-    "tests/spark/test_cli.py": ["headrace/cli_pipeline.py"],
+    "tests/spark/test_cli.py": ["headrace/commands/pipeline.py"],
     "tests/spark/test_source_batch.py": [
         "headrace_spark/source/planning.py",
         "headrace_spark/source/reading.py",

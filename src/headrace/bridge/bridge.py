@@ -26,10 +26,10 @@ from headrace.bridge.topics import TopicMap, subscriptions
 from headrace.core.broker import Broker
 from headrace.core.inbound.bridging import Bridging
 from headrace.core.state.session import Session
+from headrace.links.websocket_client import WebSocketClient
 from headrace.mqtt.packets import VERSION_5, Connect, Will
 from headrace.mqtt.properties import Properties
 from headrace.sockets.keep_alive import ask_silent_peer
-from headrace.websocket_client import WebSocketClient
 
 _ABORT_S: Final = 5.0
 _REASONS_MAX: Final = 64  # the words are the remote broker's, and it may have many

@@ -7,7 +7,7 @@ SUBSCRIBE and PINGREQ, and that is this file::
 
     CONNECT -> CONNACK -> session attached, durable -> PUBLISH "1", SUBSCRIBE... -> their answers -> messages
 
-Compiled with the core, like `net.connection`. What both do with their streams is in `stream_link`.
+Compiled with the core, like `net.connection`. What both do with their streams is in `links.stream_link`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from headrace.core.state.producers import without_producer
 from headrace.core.state.queue import REF_QOS
 from headrace.core.state.session import Session
 from headrace.errors import ProtocolError
+from headrace.links.stream_link import PENDING_BYTES_MAX, StreamLink
 from headrace.mqtt import codec, packets
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.client_protocol import ClientHandler, ClientProtocol
@@ -40,7 +41,6 @@ from headrace.mqtt.packets import Connack, Connect, Disconnect, Publish, Suback,
 from headrace.mqtt.properties import Properties
 from headrace.sockets.plain import PlainTransport
 from headrace.stream import UNLIMITED
-from headrace.stream_link import PENDING_BYTES_MAX, StreamLink
 
 if TYPE_CHECKING:
     import asyncio

@@ -16,7 +16,7 @@ from headrace.address import Location, locate_remote
 from headrace.clients.errors import ConnectionLost, unreachable
 from headrace.clients.link import Link
 from headrace.errors import HeadraceError
-from headrace.websocket_client import WebSocketClient
+from headrace.links.websocket_client import WebSocketClient
 
 PORTS = {"tcp": 1883, "tls": 8883, "ws": 8083, "wss": 8084}
 

@@ -1,4 +1,4 @@
-"""A connection: the protocol of one client over a stream (`stream_link`), and the limits of its listener.
+"""A connection: the protocol of one client over a stream (`links.stream_link`), and the limits of its listener.
 
 Compiled with the core (decision 27). Strangers, who have not been let in yet, are counted in bytes and in seconds.
 """
@@ -13,11 +13,11 @@ from mypy_extensions import i64, mypyc_attr
 from headrace.core.ports.clock import Hearing
 from headrace.core.ports.link import BrokerPort, WorkerPort
 from headrace.core.ports.timers import Timer
+from headrace.links.stream_link import PENDING_BYTES_MAX, StreamLink
 from headrace.mqtt.protocol import ServerHandler, ServerProtocol
 from headrace.net.remote import has_hung_up, peer_of
 from headrace.sockets.plain import PlainTransport
 from headrace.stream import UNLIMITED, ByteStream
-from headrace.stream_link import PENDING_BYTES_MAX, StreamLink
 
 if TYPE_CHECKING:
     import asyncio

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, cast
 from headrace.core.inbound.devices import DeviceLink
 from headrace.core.records.message import FrameMessage
 from headrace.core.worker import Worker
-from headrace.frame_link import FrameVoice
 from headrace.frames.server import ServerFrames
+from headrace.links.frame_link import FrameVoice
 from headrace.mqtt import reason_codes as rc
 from headrace.net.connection import Connection, ConnectionSet
 from headrace.stream import ByteStream

@@ -18,8 +18,8 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
+from headrace.links.websocket_frames import DATA_FRAMES, WebSocketStream, taken
 from headrace.net.connection import Connection
-from headrace.websocket_frames import DATA_FRAMES, WebSocketStream, taken
 
 SUBPROTOCOLS: Final = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]  # [MQTT-6.0.0-3], and MQTT 3.1's
 REQUEST_BYTES_MAX: Final = 16 << 10

@@ -13,9 +13,9 @@ from headrace.core.ports.link import WorkerPort
 from headrace.core.records.message import Message, decode_batch
 from headrace.core.records.record import Progress, Record
 from headrace.errors import ProtocolError
+from headrace.links.mqtt_link import MqttLink
 from headrace.mqtt.codec import encode_connack, encode_disconnect
 from headrace.mqtt.protocol import ServerProtocol
-from headrace.mqtt_link import MqttLink
 from headrace.stream import ByteStream
 
 

@@ -25,7 +25,7 @@ import structlog
 
 from headrace.config import Config, load
 from headrace.errors import HeadraceError
-from headrace.node import Node
+from headrace.node.node import Node
 from headrace.testing.contents import Contents, Message
 from headrace.testing.ports import HOST, free_port, with_port
 from headrace.testing.settings import assignments

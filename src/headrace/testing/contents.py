@@ -16,13 +16,13 @@ from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.records.message import Copy, decode_batch
 from headrace.core.records.message import Message as Stored
 from headrace.core.state.session import Session
+from headrace.data.layout import Layout, is_new
 from headrace.journal.errors import NoJournal
 from headrace.journal.reader import JournalReader
 from headrace.mqtt import packets
 from headrace.mqtt.properties import Properties
 from headrace.mqtt.topics import matches
 from headrace.storage.embedded.recovery import folded
-from headrace.workers.layout import Layout, is_new
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

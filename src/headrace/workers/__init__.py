@@ -1,1 +1,1 @@
-"""Several workers on one machine: their directories on disk, their processes, and what passes between them."""
+"""Several workers on one machine: their supervisor, what it and they tell each other, what it answers for them."""

@@ -8,7 +8,7 @@
 
 It goes with the supervisor; the workers of one that was killed remove it when they end. Where all were killed at once
 the next supervisor on this machine does. What another program removes meanwhile, all of it or a file, its processes make
-again within two seconds (`Runtime.keep`, `workers.reaching`): sockets are bound anew, links and connections stay.
+again within two seconds (`Runtime.keep`, `peers.reaching`): sockets are bound anew, links and connections stay.
 """
 
 from __future__ import annotations

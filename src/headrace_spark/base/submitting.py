@@ -30,7 +30,7 @@ from headrace_spark.base.settings import RunSettings
 CLIENT: Final = "client"
 CLUSTER: Final = "cluster"
 SCRIPT: Final = "headrace_job.py"
-SCRIPT_TEXT: Final = "from headrace.cli import main\n\nmain()\n"
+SCRIPT_TEXT: Final = "from headrace.commands.main import main\n\nmain()\n"
 CONFIGURATION: Final = "headrace_job.toml"
 PROPERTIES: Final = "headrace_job.properties"
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"  # name a file of this machine

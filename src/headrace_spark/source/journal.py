@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from headrace.data.layout import Layout, UnusableLayout
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.errors import EpochMismatch, NoJournal, OffsetOutOfRange
 from headrace.journal.selective import TimeRange
-from headrace.workers.layout import Layout, UnusableLayout
 from headrace_spark.base.errors import (
     BadOption,
     DataLoss,

@@ -41,7 +41,7 @@ WAIT_S: Final = 600
 ROUNDS: Final = 4
 DRIVER: Final = """
 import os, signal, sys
-from headrace.cli import main
+from headrace.commands.main import main
 from headrace_spark.archive import by_url
 from headrace_spark.lake import url_lake
 

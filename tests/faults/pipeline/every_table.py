@@ -20,8 +20,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from broker_process import make_broker
+from headrace.data.layout import Layout
 from headrace.mqtt.properties import Properties
-from headrace.workers.layout import Layout
 from headrace_spark.base.session import close_session, open_session
 from headrace_spark.devices.outbox import OUTBOX
 from headrace_spark.devices.outgoing import COLUMNS

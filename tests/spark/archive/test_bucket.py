@@ -31,7 +31,7 @@ pytestmark = pytest.mark.spark
 WAIT_S = 400
 KILLED_BEHIND_ITS_SECOND_COMMIT = """
 import os, signal, sys
-from headrace.cli import main
+from headrace.commands.main import main
 from headrace_spark.archive import by_url
 
 commit, done = by_url.append_rows, []
@@ -48,7 +48,7 @@ main()
 """
 SHORT_LEASE = """
 import sys
-from headrace.cli import main
+from headrace.commands.main import main
 from headrace_spark.lake import url_lake
 
 url_lake.LEASE_S, url_lake.BEAT_S = 6.0, 1.0

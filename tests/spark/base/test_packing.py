@@ -32,9 +32,11 @@ def test_the_archive_has_our_sources_and_nothing_compiled_of_ours(packed: Path) 
     with tarfile.open(packed) as archive:
         names = archive.getnames()
     ours = [name for name in names if name.startswith(tuple(f"{package}/" for package in packing.OURS))]
-    assert {"headrace/cli.py", "headrace_spark/jobs/archive.py", "headrace_spark/log4j2.properties"} <= set(
-        ours
-    )
+    assert {
+        "headrace/commands/main.py",
+        "headrace_spark/jobs/archive.py",
+        "headrace_spark/log4j2.properties",
+    } <= set(ours)
     assert not [name for name in ours if name.endswith((".so", ".pyc"))]
     assert not [name for name in names if name.startswith(("/", "..", "pyspark/"))]
 

@@ -19,7 +19,7 @@ from prometheus_client.registry import CollectorRegistry
 from headrace.api.apart import ServedApart
 from headrace.api.app import application, bind
 from headrace.api.journal import JournalRoutes
-from headrace.cli_pipeline import pipeline
+from headrace.commands.pipeline import pipeline
 from headrace.config import load
 from headrace_spark.base import submitting
 from headrace_spark.base.errors import BadOption, EngineMissing

@@ -19,12 +19,12 @@ from pyspark.sql import SparkSession
 from headrace.core.records.event import SESSION_CLOSED, SESSION_OPENED, SESSION_RESUMED, Event
 from headrace.core.records.message import decode_batch
 from headrace.core.state.state import Fold
+from headrace.data.layout import Layout
 from headrace.journal.bootstrap_file import BootstrapFile
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.services.state import lines
 from headrace.storage.embedded.bootstrap import folded
-from headrace.workers.layout import Layout
 from headrace_spark.base.errors import DataLoss, JournalMissing, LakeConflict
 from headrace_spark.base.progress import Progress
 from headrace_spark.jobs import compact_events as job

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from headrace.core.records.message import Message, copy_of, decode_batch
 from headrace.core.records.record import Record
+from headrace.data.layout import Layout
 from headrace.journal.consumers import ConsumerPosition
-from headrace.workers.layout import Layout
 from headrace_spark.base.progress import Progress
 from headrace_spark.jobs import metrics
 from headrace_spark.lake.lake import Lake

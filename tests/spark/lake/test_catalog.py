@@ -28,7 +28,7 @@ JOB = """
 import json, sys
 from pathlib import Path
 from threading import Event
-from headrace.cli_pipeline import job_settings
+from headrace.commands.pipeline import job_settings
 from headrace.config import load
 from headrace_spark.base import runner
 

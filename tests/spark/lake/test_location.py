@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli_pipeline import job_settings
+from headrace.commands.pipeline import job_settings
 from headrace.config import load
 from headrace_spark.base.errors import BadOption
 from headrace_spark.base.lake_url import LakeUrl

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from deltalake import write_deltalake
 
-from headrace.cli_pipeline import pipeline
+from headrace.commands.pipeline import pipeline
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.tables import BACKLOG, CONNECTIONS, DELIVERIES, QUARANTINE, TRAFFIC, USAGE

@@ -15,8 +15,8 @@ from headrace.bridge.bridge import Bridge
 from headrace.bridge.link import RemoteLink
 from headrace.bridge.settings import BridgeSettings, RemoteTls
 from headrace.bridge.topics import Rule
+from headrace.links.stream_link import PENDING_BYTES_MAX
 from headrace.mqtt import codec
-from headrace.stream_link import PENDING_BYTES_MAX
 from unit.bridge.remote import FakeTransport, Remote
 
 

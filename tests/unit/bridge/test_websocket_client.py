@@ -11,8 +11,8 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from harness import Harness
+from headrace.links.websocket_client import WebSocketClient
 from headrace.mqtt import codec
-from headrace.websocket_client import WebSocketClient
 from unit.bridge.remote import FakeTransport, Remote
 
 

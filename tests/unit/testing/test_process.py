@@ -204,7 +204,7 @@ def test_a_broker_that_is_forgotten_ends_with_the_program() -> None:
 def test_it_needs_no_pytest() -> None:
     program = (
         "import sys; sys.modules['pytest'] = None; import headrace.testing as t;"
-        "assert 'headrace.node' not in sys.modules;"
+        "assert 'headrace.node.node' not in sys.modules;"
         "print(t.Broker.__name__, t.BrokerProcess.__name__, t.Message.__name__)"
     )
     ran = subprocess.run(

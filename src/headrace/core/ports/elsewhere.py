@@ -1,6 +1,6 @@
 """The port to the other workers of a node: a connection is taken to the worker where its client is at home.
 
-The default is None: then a client whose shard is not here is refused. `workers.handover` stands behind it. Asked on the
+The default is None: then a client whose shard is not here is refused. `peers.handover` stands behind it. Asked on the
 loop, once a connection at most, when CONNECT or the first frame of a device has named the client.
 """
 

@@ -1,7 +1,7 @@
 """A connection as the core sees it: packets come in through `on_*`, bytes go out through `writer`.
 
-`stream_link` stands behind `Link`; the fake for tests is in `storage.memory`. The other side is the worker, which all
-links of a process share from their start on, and the broker of the shard that a link belongs to from CONNECT on. Base
+`links.stream_link` stands behind `Link`; the fake for tests is in `storage.memory`. The other side is the worker, which
+all links of a process share from their start on, and the broker of the shard that a link belongs to from CONNECT on. Base
 classes rather than protocols, because compiled code calls them per message (decision 27: hot ports).
 """
 
@@ -306,7 +306,7 @@ class Link(ServerHandler):
         clock = self.worker.clock
         return clock.stalled_ms if self.last_seen_ms < clock.awake_ms else 0
 
-    # What the core says to its client: `mqtt_link` makes packets of it.
+    # What the core says to its client: `links.mqtt_link` makes packets of it.
 
     def fits(self, answer: Properties) -> bool:
         """Return whether CONNACK with these properties is within the client's Maximum Packet Size."""
@@ -356,7 +356,7 @@ class Link(ServerHandler):
         """Say why the connection ends, where the version has words for it and CONNACK has gone before."""
         raise NotImplementedError
 
-    # Implemented by `stream_link`, by those who stand on it, and by the fake.
+    # Implemented by `links.stream_link`, by those who stand on it, and by the fake.
 
     def let_in(self) -> None:
         """Note that the client is no longer a stranger: what it sends counts as everybody's."""

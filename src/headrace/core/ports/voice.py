@@ -1,4 +1,4 @@
-"""What the core says to a client that speaks frames: `frame_link` makes frames of it.
+"""What the core says to a client that speaks frames: `links.frame_link` makes frames of it.
 
 Each verb but `notify` and `fail` answers one request of the device `sn`. A base class rather than a protocol, because
 compiled code calls it per message (decision 27: hot ports).

@@ -28,8 +28,8 @@ from headrace.core.state.snapshots import SnapshotPass, restore
 from headrace.core.state.state import Fold
 from headrace.core.state.topic_queues import TopicQueue
 from headrace.core.worker import Worker
-from headrace.frame_link import FrameVoice
 from headrace.frames.server import FrameHandler, ServerFrames
+from headrace.links.frame_link import FrameVoice
 from headrace.storage.memory import ManualScheduler, MemoryJournal, MemoryLink
 
 TOPIC: Final = b"locks"

@@ -1,0 +1,85 @@
+"""`headrace consumer`: who reads the journal, how far each is, and whose it is."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from time import time_ns
+
+import click
+
+from headrace.commands.storage import (
+    data_dir_options,
+    ends_with_its_reader,
+    journals_of,
+    new_data_dir_options,
+)
+from headrace.commands.watch import client_for, or_of_a_broker
+from headrace.console.consumers import removed_there
+from headrace.console.units import duration
+from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.errors import UnknownConsumer
+
+
+@click.group()
+def consumer() -> None:
+    """Registered consumers of a journal, for which retention waits. A broker may be running."""
+
+
+@consumer.command("list")
+@data_dir_options
+@ends_with_its_reader
+def list_command(data_dir: Path) -> None:
+    """Print a line for each consumer: name, offset below which everything is processed, when that moved last, owner. Of
+    several shards each has its own."""
+    now_us = time_ns() // 1000
+    for label, directory in journals_of(data_dir):
+        for position in ConsumerPosition.list(directory):
+            silent = duration(max(0, now_us - position.updated_us) / 1_000_000)
+            click.echo(
+                f"{label}{position.name}  offset {position.offset}  moved {silent} ago  {position.owner or 'nobody'}"
+            )
+
+
+@consumer.command("hand-over")
+@click.argument("name")
+@data_dir_options
+def hand_over_command(name: str, data_dir: Path) -> None:
+    """Take consumer NAME from its owner: it belongs to the next job that comes under this name, from its offset on. Of
+    several shards in all of them."""
+    for label, directory in journals_of(data_dir):
+        was = ConsumerPosition.hand_over(directory, name)
+        owner = was.owner or "nobody"
+        click.echo(
+            f"{label}{name}, at offset {was.offset}, belonged to {owner}; the next job that comes has it"
+        )
+
+
+@consumer.command("remove")
+@click.argument("name")
+@click.option("--force", is_flag=True, help="also one whose process is at work")
+@or_of_a_broker
+@new_data_dir_options
+def remove_command(
+    name: str, force: bool, admin: str | None, token_file: Path | None, ca_file: Path | None, data_dir: Path
+) -> None:
+    """Remove consumer NAME: retention waits for it no longer, and what it has not read may go. Of several shards from all
+    of them. A job that comes back under this name begins as a new one."""
+    if admin is None:
+        removed = _removed_here(data_dir, name, force)
+    else:
+        removed = removed_there(client_for(admin, None, token_file, ca_file), name, force)
+    for label, offset in removed:
+        click.echo(f"{label}{name} was at offset {offset}; nobody waits for it any more")
+
+
+def _removed_here(data_dir: Path, name: str, force: bool) -> list[tuple[str, int]]:
+    """Remove a consumer from the shards of a data directory; returns what stands before a line about each, and where it
+    was. Raises UnknownConsumer if none of them knows it, ConsumerAtWork."""
+    removed = []
+    for label, directory in journals_of(data_dir):
+        with suppress(UnknownConsumer):
+            removed.append((label, ConsumerPosition.drop(directory, name, force).offset))
+    if not removed:
+        raise UnknownConsumer(f"no consumer {name!r} is registered in {data_dir}")
+    return removed

@@ -1,0 +1,119 @@
+"""`headrace session drop`: the end of a session, of a running broker or in the data directory of a stopped one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.commands.frame import exact_name
+from headrace.commands.storage import configured_data_dir_options, ended_by_signals, journals_of
+from headrace.commands.watch import client_for, or_of_a_broker
+from headrace.config import load
+from headrace.core.ports.identity import DEFAULT_TENANT
+from headrace.errors import BrokersOwn, NotThere
+
+if TYPE_CHECKING:
+    from headrace.core.state.session import Session
+    from headrace.offline.dropping import Rules
+
+
+def _client_id(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    from headrace.core.inbound.dropping import refuse_own
+
+    exact_name(context, parameter, value)
+    try:
+        refuse_own(value)
+    except BrokersOwn as error:
+        raise click.BadParameter(str(error)) from None
+    return value
+
+
+@click.command("drop")
+@click.argument("client_id", callback=_client_id)
+@click.option("--tenant", default=DEFAULT_TENANT, show_default=True, callback=exact_name, help="whose it is")
+@click.option("--yes", is_flag=True, help="do not ask")
+@or_of_a_broker
+@configured_data_dir_options
+def drop_command(
+    client_id: str,
+    tenant: str,
+    yes: bool,
+    admin: str | None,
+    token_file: Path | None,
+    ca_file: Path | None,
+    data_dir: Path,
+    config_file: Path | None,
+) -> None:
+    """Drop the session of CLIENT_ID with its subscriptions and all that waits in it; its will is published. Asks first.
+
+    Of a running broker with --admin, and a token with the role `operate`: a client that is connected is cut off. Else in
+    the data directory of a broker that does not run; what its --config says about wills holds there too. Exit status 1 if
+    there is no such session, or it cannot be dropped.
+    """
+    from headrace.console.sessions import dropped_there
+    from headrace.services.audit import clean
+
+    named = f"session {clean(client_id)} of tenant {clean(tenant)}"
+    try:
+        if admin is not None:
+            if not yes:
+                click.confirm(f"drop the {named}, with all that waits in it?", abort=True)
+            found = dropped_there(client_for(admin, None, token_file, ca_file), tenant, client_id)
+            click.echo(f"{named} is dropped, with {found['messages']} messages")
+        else:
+            _drop_here(data_dir, config_file, tenant, client_id, named, yes)
+    except NotThere as error:
+        raise click.ClickException(clean(str(error))) from None
+
+
+def _drop_here(
+    data_dir: Path, config_file: Path | None, tenant: str, client_id: str, named: str, yes: bool
+) -> None:
+    from headrace.offline.dropping import opened
+
+    journals_of(data_dir)
+    with ended_by_signals(), _rules(config_file) as rules:
+        with opened(data_dir, tenant, client_id, rules, _say) as stopped:
+            if not yes:
+                click.echo(f"{named}: {_described(stopped.session)}")
+                click.confirm("drop it?", abort=True)
+            count = stopped.drop()
+        click.echo(f"{named} is dropped, with {count} messages")
+
+
+@contextmanager
+def _rules(config_file: Path | None) -> Iterator[Rules]:
+    """Give what a configuration says about the end of a session. Raises ConfigError, with the key."""
+    from headrace.node.wiring import (
+        access_is_needed,
+        access_settings,
+        audit_log,
+        broker_settings,
+        log_settings,
+    )
+    from headrace.offline.dropping import Rules
+    from headrace.services.access import FileAccess
+
+    config = load(config_file)
+    with closing(asyncio.new_event_loop()) as loop:
+        access = None
+        if config_file is not None and access_is_needed(config):
+            access = FileAccess(access_settings(config), audit_log(config), loop)
+        yield Rules(log_settings(config), broker_settings(config), access)
+
+
+def _described(session: Session) -> str:
+    """Return what is lost with a session."""
+    queue = session.queue
+    waiting = 0 if queue is None else int(queue.unfinished())
+    will = "" if session.will is None else ", and its will is published"
+    return f"{len(session.subscriptions or {})} subscriptions, {waiting} messages wait{will}"
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)

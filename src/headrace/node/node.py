@@ -1,0 +1,605 @@
+"""The composition root: puts a broker, its journal, its sockets and its clock together and runs them.
+
+Runs on the event loop. Start: open the journal (which repairs its tail), load the newest snapshot, replay what is behind
+it, close the sessions that a crash left open, listen. Stop: say goodbye, wait for the journal, snapshot, close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import structlog
+import uvloop
+from starlette.applications import Starlette
+
+from headrace import __version__
+from headrace.api.admin import Admin
+from headrace.api.app import bind, bind_unix
+from headrace.api.requests import Checked, names_of
+from headrace.api.server import CONNECTIONS_MAX, Bounds
+from headrace.build import PURE, build
+from headrace.config import Config, InvalidKey, endpoint
+from headrace.core.homes import Homes
+from headrace.core.ports.clock import Clock
+from headrace.core.worker import Worker
+from headrace.data.claim import AUTO, Claim
+from headrace.data.layout import Layout
+from headrace.journal.watermark import NAME as WATERMARK
+from headrace.naming import keys_named
+from headrace.net.address import parse as parse_listener
+from headrace.net.tls import is_hang_up, server_context
+from headrace.node.endpoints import Parts, site
+from headrace.node.reloading import Reloading
+from headrace.node.shard import OwnedShard, Surroundings, settle
+from headrace.node.wiring import (
+    access_is_needed,
+    access_settings,
+    audit_log,
+    bridge_settings,
+    broker_settings,
+    door_settings,
+    embedded_settings,
+    limit_users,
+    wish,
+)
+from headrace.peers.handover import HandOver
+from headrace.peers.peers import Peers
+from headrace.peers.reaching import INTERVAL_S as REACHING_S
+from headrace.peers.reaching import Reaching, Table
+from headrace.services.access import FileAccess
+from headrace.services.bridges import Bridges
+from headrace.services.collecting import Endings, take_charge
+from headrace.services.doors import Doors
+from headrace.services.failures import FailureLog
+from headrace.services.histogram import Histogram
+from headrace.services.journal_metrics import Limits
+from headrace.services.latencies import LatencyHistograms
+from headrace.services.node_counts import NodeCounts
+from headrace.services.node_owned import NodeOwned
+from headrace.services.node_sums import ENTRIES as NODE_SUMS_ENTRIES
+from headrace.services.node_sums import INTERVAL_S as NODE_SUMS_S
+from headrace.services.node_sums import NodeSums
+from headrace.services.node_times import NodeTimes
+from headrace.services.notify import Notifier
+from headrace.services.repeating import Repeating, repeat
+from headrace.services.sys_topics import SystemValues, numbers, state_of_bridge, tell
+from headrace.services.ticks import LoopScheduler, Stalls
+from headrace.services.watchdog import Watchdog
+from headrace.storage.embedded.storage import EmbeddedStorage, Listening, name_of
+from headrace.storage.port import ShardStorage
+from headrace.workers.control import PREPARED, READY, STOPPING, Control
+from headrace.workers.membership import Membership
+from headrace.workers.overview import socket_of
+from headrace.workers.place import Place
+from headrace.workers.runtime import CONNECTIONS, DEVICES, KEPT, SUBSCRIPTIONS, TIMES
+
+TIMER_INTERVAL_S = 0.1
+STREAMS_WITHIN_S = 5.0  # for so long a worker waits for the others before clients come
+BEHIND_INTERVAL_S = 0.001  # more is due than one pass of the loop should do
+SWITCH_INTERVAL_S = 0.0005
+
+log = structlog.get_logger("headrace")
+
+
+class Node:
+    """The shards of one worker with all that belongs to them. With `owns_process` false it is a part of somebody else's
+    program, whose signals and garbage collector it leaves alone. `membership`: how it belongs to the workers of a
+    supervisor, None where it is alone; `place` alone: where it is among workers that nobody supervises."""
+
+    def __init__(
+        self,
+        config: Config,
+        owns_process: bool = True,
+        reread: Callable[[], Config] | None = None,
+        membership: Membership | None = None,
+        place: Place | None = None,
+    ) -> None:
+        self.config = config
+        self.ready = asyncio.Event()
+        self._owns_process = owns_process
+        self._membership = membership
+        self._notifier = Notifier(os.environ if owns_process and membership is None else {})
+        self.clock = Clock()
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        self._not_ready = "starting"
+        self._rounds: list[Repeating] = []
+        self._tick_clock()
+        self._audit = audit_log(config)
+        with keys_named(config, "access"):  # whatever it raises, the journal is not open yet
+            self._access = self._access_control()
+        self._check_certificates()
+        with keys_named(config, "data_dir"):
+            self._claim_data(place if membership is None else membership.place)
+        self.watchdog = Watchdog()
+        scheduler = LoopScheduler(self._loop, self.watchdog)
+        self.worker = Worker(scheduler, self.clock, broker_settings(config), Homes(self.place.shards))
+        limit_users(self.worker.anyone.limits, config)
+        scheduler.end_tick = self.worker.end_tick
+        self._synced = Histogram("headrace_journal_sync_duration_seconds", "Write and fdatasync of a batch")
+        self.worker.latencies = self._latencies = LatencyHistograms()
+        self._hear_failures()
+        self._on_timer = self.watchdog.watched("timer", self.worker.on_timer)
+        self.shards: list[OwnedShard] = []
+        with keys_named(config, "data_dir"):
+            self._own_shards()
+        self._bridges = Bridges(self.worker, self._name(), log.info, log.warning)
+        with keys_named(config, "limits"):
+            self._doors = self._make_doors()
+        several = self.place.shards > 1
+        self.peers = Peers(self.place, self.worker, self._loop, self._report) if several else None
+        if self.peers is not None:
+            self.peers.linked = self._name_shards_of
+        self.handover = self._hand_over()
+        self._admin = Admin(self._admin_context)
+        self._reloading = Reloading(
+            config, reread, self.worker, self._doors, self._access, self._bridges, self._admin
+        )
+
+    def _name(self) -> str:
+        """Return what the node is called where bridges tell it."""
+        return self.place.node or self.shards[0].storage.uuid
+
+    def _access_control(self) -> FileAccess | None:
+        """Return the access control, None where everybody may do everything. Raises ConfigError."""
+        if not access_is_needed(self.config):
+            return None
+        return FileAccess(access_settings(self.config), self._audit, self._loop)
+
+    def _make_doors(self) -> Doors:
+        """Return the listeners to be; among other workers they count connections with those. Raises ConfigError,
+        OSError."""
+        self._subscriptions = self._devices = self._kept = counts = times = None
+        self._tables: list[Table] = []
+        place = self.place
+        if not place.is_alone:
+            at = place.index, place.workers
+            counts = NodeCounts(place.runtime / CONNECTIONS, *at)
+            times = NodeTimes(place.runtime / TIMES, *at)
+            self._subscriptions = NodeOwned(NodeCounts(place.runtime / SUBSCRIPTIONS, *at, recovers=True))
+            self._devices = NodeOwned(NodeCounts(place.runtime / DEVICES, *at, recovers=True))
+            self._kept = NodeCounts(place.runtime / KEPT, *at, recovers=True, entries=NODE_SUMS_ENTRIES)
+            self._tables = [counts, times, self._subscriptions, self._devices, self._kept]
+            if self._access is not None:
+                self._access.counts, self._access.times = counts, times
+        settings = door_settings(self.config)
+        doors = Doors(self.worker, settings, self._access, log.warning, self._audit, counts, times)
+        doors.ended = Endings().note if self._owns_process else None
+        return doors
+
+    def _hand_over(self) -> HandOver | None:
+        """Return what takes clients to the workers where they are at home, None where there is no other worker."""
+        self._reaching: asyncio.Task[None] | None = None
+        if self.peers is None or self.place.is_alone:
+            return None
+        peers = self.peers
+        handover = HandOver(
+            self.place, self._doors, peers.open_channel, peers.is_silent, self._loop, self._report
+        )
+        self.peers.accept = handover.accept
+        self.worker.arrivals.elsewhere = handover
+        return handover
+
+    def _check_certificates(self) -> None:
+        """Check the certificates, which are read again when a listener opens: what is wrong is said before anything
+        is made."""
+        addresses = [parse_listener(url) for url in self.config.listeners]
+        own = door_settings(self.config).tls
+        with keys_named(self.config, "listeners"):
+            for address in addresses:
+                if address.encrypted:
+                    server_context(own.overridden_by(address), "mqtt")
+        with keys_named(self.config, "admin"):
+            self._admin_context()
+
+    def _hear_failures(self) -> None:
+        self.worker.failures.tell = FailureLog(log.error).report
+        if self._loop.get_exception_handler() is None:  # else it is that of the program around us
+            self._loop.set_exception_handler(self._on_loop_error)
+
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Handle what the loop could not: without memory for a moment it reads again what told it of a signal."""
+        error = context.get("exception")
+        if isinstance(error, MemoryError):
+            self.worker.failures.note("loop", "", error)
+        elif not is_hang_up(context):
+            loop.default_exception_handler(context)
+
+    def _report(self, line: str) -> None:
+        log.info("workers", detail=line)
+
+    def _claim_data(self, place: Place | None) -> None:
+        """Open the data directory, or make it. Under a supervisor that has been done. Raises ConfigError, JournalError,
+        OSError."""
+        path = Path(self.config.data_dir)
+        self._claim = None
+        if place is not None:
+            self.place, self.layout = place, Layout.of_node(path, place.shards, place.node)
+            return
+        if self.config.workers not in (1, AUTO) and not self._owns_process:
+            raise InvalidKey(
+                "workers", "a broker inside a program is one worker; a process of its own may have several"
+            )
+        self._claim = claim = Claim(path, replace(wish(self.config), workers=1))
+        self.layout = claim.layout
+        self.place = Place.alone(claim.layout.shards, claim.layout.node)
+
+    def _own_shards(self) -> None:
+        """Open the journals of our shards. Raises JournalError, OSError, and then holds none of them."""
+        stop = self._stopping.set
+        around = Surroundings(self.worker, self.watchdog, self.config.journal.full_disk, stop, log)
+        try:
+            for number in self.place.own_shards():
+                self.shards.append(OwnedShard(number, self._storage_of(number), around))
+        except BaseException:
+            self._give_up_data()
+            raise
+
+    def _storage_of(self, shard: int) -> ShardStorage:
+        """Open the storage of a shard. Raises JournalError, OSError."""
+        several = self.place.shards > 1
+        logger = log.bind(shard=shard) if several else log
+
+        def report(line: str) -> None:
+            logger.warning("journal", detail=line)
+
+        said = Listening(report, self._synced.observe, self.watchdog)
+        settings = embedded_settings(self.config, several)
+        # Workers whose supervisor was killed may still be ending.
+        return EmbeddedStorage(
+            self.layout.directory(shard), settings, said, str(shard) if several else "", patient=several
+        )
+
+    def _give_up_data(self) -> None:
+        for shard in self.shards:
+            shard.close()
+        if self._claim is not None:
+            self._claim.close()
+
+    @property
+    def trouble(self) -> str:
+        """Return why it is not ready, and which shard; "" when it is."""
+        found = self._not_ready or next((shard.trouble for shard in self.shards if shard.trouble), "")
+        return found or ("" if self.peers is None else self.peers.trouble)
+
+    @property
+    def failed(self) -> bool:
+        """Return whether a journal takes nothing more."""
+        return any(shard.failure is not None for shard in self.shards)
+
+    def _tick_clock(self) -> None:
+        self.clock.now_us = time.time_ns() // 1000
+        self.clock.mono_ms = time.monotonic_ns() // 1_000_000
+
+    # Start
+
+    async def run(self) -> int:
+        """Serve until `stop`, SIGTERM or SIGINT; returns the exit status. Raises JournalError, OSError at start."""
+        try:
+            return await self._serve()
+        except BaseException:
+            if not self._owns_process:  # with the process goes everything that it holds
+                self._abandon()
+            raise
+
+    def stop(self) -> None:
+        """Let `run` come to its end. Call it on the loop."""
+        self._stopping.set()
+
+    async def _serve(self) -> int:
+        if self._owns_process and threading.current_thread() is threading.main_thread():
+            self._take_signals()
+        self._recover()
+        for shard in self.shards:
+            shard.name_sources({one.number: one.name for one in self.shards})
+            shard.start(self._doors.poller)
+        await settle(self.worker, self.shards)
+        for other in range(self.place.workers):
+            if other != self.place.index:  # what came from there before may be delivered before it is linked
+                self._name_shards_of(other)
+        for shard in self.shards:
+            shard.begin()
+        await self._open_bridges()
+        if self.peers is not None:
+            await self.peers.start()
+            if self._membership is not None:
+                await self.peers.settle(STREAMS_WITHIN_S, self._stopping.is_set)
+        if not await self._may_serve():
+            return await self._stop()
+        self._tick_clock()
+        self.clock.looked_ms = self.clock.mono_ms
+        for shard in self.shards:
+            shard.serve()
+        await self._listen()
+        self._stay_within_reach()
+        self._tick_clock()
+        self._stalls = Stalls(self.clock)
+        self._repeat("timer", self._time, TIMER_INTERVAL_S)
+        self._publish_system()
+        self._bridges.start()
+        self._not_ready = ""
+        self._announce()
+        for shard in self.shards:
+            shard.keep_small()
+        await self._stopping.wait()
+        return await self._stop()
+
+    async def _open_bridges(self) -> None:
+        """Make the sessions of bridges, once the shards have begun: a new one asks all of them for what is retained."""
+        tcp_keep_alive_s = self.config.limits.tcp_keep_alive_s
+        self._bridges.open([bridge_settings(bridge, tcp_keep_alive_s) for bridge in self.config.bridge])
+        await settle(self.worker, self.shards)
+
+    def _recover(self) -> None:
+        for shard in self.shards:
+            shard.recover(freeze=self._owns_process)
+        if self._subscriptions is not None and self._devices is not None:
+            self.worker.owned.join(self._subscriptions)
+            self.worker.owned_devices.join(self._devices)
+        if self.place.shards > 1:
+            self._repeat("sums", NodeSums(self.worker.brokers, self._kept).share, NODE_SUMS_S)
+
+    def _take_signals(self) -> None:
+        """Take the signals, which only the main thread can; a node in another one is ended by `stop`."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._stopping.set)
+        self._loop.add_signal_handler(signal.SIGHUP, self._reloading.run)
+
+    def _name_shards_of(self, worker: int) -> None:
+        """Learn what the journals of a worker's shards are called, before copies of what they hold come from there."""
+        owned = [n for n in range(self.place.shards) if self.place.owner_of(n) == worker]
+        directories = {n: self.layout.directory(n) for n in owned}
+        begun = {
+            n: path for n, path in directories.items() if (path / WATERMARK).exists()
+        }  # not at the very first start
+        found = {n: name_of(path, log, self.shards[0].origin) for n, path in begun.items()}
+        names = {n: name for n, name in found.items() if name is not None}
+        for shard in self.shards:
+            shard.name_sources(names)
+
+    async def _may_serve(self) -> bool:
+        """Wait until the other workers are prepared too. False if it is to stop instead."""
+        if self._membership is None:
+            return True
+        control = self._membership.control
+        control.tell(PREPARED)
+        waiting = [self._loop.create_task(event.wait()) for event in (control.may_serve, self._stopping)]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        return not self._stopping.is_set()
+
+    async def _listen(self) -> None:
+        given = () if self._membership is None else self._membership.bound
+        with keys_named(self.config, "listeners"):
+            for url, listening in zip_longest(self.config.listeners, given):
+                self._doors.open(url, listening)
+        if self.handover is not None:
+            self.handover.open()
+        if self.config.admin and self._membership is not None:
+            bounds = Bounds(min(CONNECTIONS_MAX, self._doors.admin_max))
+            path = socket_of(self.place.runtime, self.place.index)
+            await self._admin.open(bind_unix(path), str(path), self._site(), self._doors.report, bounds)
+        elif self.config.admin:
+            bounds = Bounds(min(CONNECTIONS_MAX, self._doors.admin_max))
+            app = self._site()
+            with keys_named(self.config, "admin"):
+                at = endpoint("admin", self.config.admin, "http", "https")
+                bound = bind(self.config.admin, at.host, at.port)
+                url = f"{at.scheme}://{at.shown_host}:{bound.getsockname()[1]}"
+                checked = Checked(app, names_of(at.host, self.config.admin_names))
+                await self._admin.open(bound, url, checked, self._doors.report, bounds)
+
+    def _stay_within_reach(self) -> None:
+        """Have the other workers, and the supervisor, find this one by its files, until the stop."""
+        if self.peers is not None and self.handover is not None:
+            admin = self._admin if self.config.admin and self._membership is not None else None
+            reaching = Reaching(self.place, self.peers, self.handover, admin, self._tables, self._report)
+            turns = repeat(self.worker.failures, reaching.look, REACHING_S, reaching.failed)
+            self._reaching = self._loop.create_task(turns)
+
+    def _site(self) -> Starlette:
+        """Return what the admin address serves."""
+        journal = self.config.journal
+        tokens = Path(journal.token_file) if journal.token_file else None
+        limits = Limits(journal.retention_bytes, journal.consumer_retention_bytes, journal.reserve_bytes)
+        parts = Parts(
+            self.worker,
+            self.shards,
+            self.layout.directories(),
+            self._doors,
+            self._bridges,
+            self.watchdog,
+            self._access,
+            self._audit,
+            self._synced,
+            self._latencies,
+            self.peers,
+            self.handover,
+        )
+        return site(parts, tokens, limits, lambda: self.trouble)
+
+    def _admin_context(self) -> ssl.SSLContext | None:
+        """Return the TLS context of the admin address, if it has one. Raises UnusableCertificate."""
+        if not self.config.admin.startswith("https:") or self._membership is not None:
+            return None
+        return server_context(door_settings(self.config).tls, "http/1.1")
+
+    def _announce(self) -> None:
+        if self._membership is not None:
+            self._membership.control.tell(READY)
+            log.info("worker ready", shards=self.place.own_shards())
+            self.ready.set()
+            return
+        if build() == PURE:
+            log.warning("this is the pure Python build, a ninth as fast as the compiled one")
+        log.info(
+            "ready",
+            version=__version__,
+            build=build(),
+            listeners=self._doors.urls,
+            admin=self._admin.url or None,
+            data_dir=self.config.data_dir,
+            durability=self.config.durability,
+            promise=promise_of(self.config.durability),
+        )
+        self._notifier.ready(f"accepts clients on {', '.join(self._doors.urls)}")
+        if self._notifier.watchdog_s:
+            self._repeat("timer", self._tell_alive, self._notifier.watchdog_s)
+        self.ready.set()
+
+    def _tell_alive(self) -> float:
+        self._notifier.alive()
+        return self._notifier.watchdog_s
+
+    # While it runs
+
+    def _time(self) -> float:
+        """Fire what is due. Returns the seconds until the next look."""
+        self._tick_clock()
+        if self._stalls.timers_may_run():
+            self._on_timer()
+        self._audit.flush()
+        return BEHIND_INTERVAL_S if self.worker.behind else TIMER_INTERVAL_S
+
+    def _repeat(self, place: str, turn: Callable[[], float], otherwise_s: float) -> None:
+        repeating = Repeating(self._loop, self.worker.failures, place, turn, otherwise_s)
+        self._rounds.append(repeating)
+        repeating.start()
+
+    def _publish_system(self) -> None:
+        """Tell every now and then what `$SYS` is to say."""
+        interval_s = self.config.sys_interval_s
+        if self._membership is not None:
+            self._leave_system_to(self._membership.control)
+        if self._membership is not None or not interval_s:
+            return
+        values = SystemValues(__version__, time.monotonic())
+        publish = self.watchdog.watched("system", partial(tell, self.worker))
+
+        def turn() -> float:
+            publish(values.of(self._numbers(), time.monotonic()))
+            return interval_s
+
+        self._repeat("system", turn, interval_s)
+
+    def _numbers(self) -> dict[str, int]:
+        return numbers(self.worker, self._doors.accepted())
+
+    def _leave_system_to(self, control: Control) -> None:
+        """Tell what the supervisor makes of the numbers of all workers, and which bridges of the others are up. What
+        fails costs no heartbeat."""
+        publish = self.watchdog.watched("system", partial(tell, self.worker))
+
+        def count() -> dict[str, int]:
+            try:
+                return self._numbers()
+            except Exception as error:  # noqa: BLE001
+                self.worker.failures.note("system", "", error)
+                return {}
+
+        def told(values: Mapping[str, str]) -> None:
+            own = {state_of_bridge(name) for name in self._bridges.states}  # of which it knows more
+            try:
+                publish({name: value for name, value in values.items() if name not in own})
+            except Exception as error:  # noqa: BLE001
+                self.worker.failures.note("system", "", error)
+
+        control.told = told
+        control.bridges, self._bridges.changed = lambda: self._bridges.states, control.say
+        if self.config.sys_interval_s:
+            control.numbers = count
+
+    # Stop
+
+    async def _stop(self) -> int:
+        for shard in self.shards:
+            shard.rest()
+        self._not_ready = "stopping"
+        if self._reaching is not None:
+            self._reaching.cancel()
+        if self._membership is not None:
+            self._membership.control.tell(STOPPING)
+        self._notifier.stopping()
+        connections = sum(broker.sessions.connected for broker in self.worker.brokers)
+        log.info("stopping", connections=connections)
+        self._doors.stop_accepting()
+        if self.handover is not None:
+            self.handover.close()
+        await self._bridges.stop()
+        for shard in self.shards:
+            shard.close_sessions()
+        self.worker.flush()  # what is said to clients whose sockets other workers have goes over the links
+        if self.handover is not None:
+            await self.handover.drain()
+        if self.peers is not None:
+            await self.peers.stop()
+        await settle(self.worker, self.shards)
+        for shard in self.shards:
+            await shard.snapshot()
+        self._doors.close()
+        await self._admin.close()
+        self._give_up_data()
+        self._end_rounds()
+        log.info("stopped", clean=not self.failed)
+        return 1 if self.failed else 0
+
+    def _abandon(self) -> None:
+        """Give up ports, files and the lock: the start has failed, or the program has cancelled the task."""
+        self._end_rounds()
+        if self._not_ready != "stopping":
+            self._doors.stop_accepting()
+            self._doors.close()
+        if self.handover is not None:
+            self.handover.close()
+        if self.peers is not None:
+            self.peers.abandon()
+        self._admin.end()
+        self._give_up_data()
+
+    def _end_rounds(self) -> None:
+        for repeating in self._rounds:
+            repeating.stop()
+        if self._reaching is not None:
+            self._reaching.cancel()
+
+
+def promise_of(durability: str) -> str:
+    """Return what an acknowledgement means."""
+    return {
+        "fsync": "acknowledged = on disk (fdatasync)",
+        "os": "acknowledged = written to the operating system; a power cut may lose it",
+        "none": "acknowledged = received; a crash may lose it",
+    }[durability]
+
+
+def run(config: Config, reread: Callable[[], Config] | None = None) -> int:
+    """Run a node on uvloop in this thread; returns the exit status. `reread` gives the configuration of now, at SIGHUP.
+
+    Raises JournalError, OSError at start.
+    """
+
+    async def main() -> int:
+        return await Node(config, reread=reread).run()
+
+    return run_on_loop(main())
+
+
+def run_on_loop(main: Coroutine[Any, Any, int]) -> int:
+    """Run a program of a node on uvloop in this thread; returns its exit status."""
+    # The journal's writer must get the interpreter soon after its system call returns (decision 23: switch interval).
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    take_charge()
+    return uvloop.run(main)

@@ -1,0 +1,95 @@
+"""What SIGHUP reads again: limits of the configuration, files of access control, certificates. Runs on the loop.
+
+What cannot be read stays as it was, and is said; the rest is reloaded all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from headrace.api.admin import Admin
+from headrace.config import Config, reloaded
+from headrace.core.worker import Worker
+from headrace.errors import ConfigError
+from headrace.net.tls import UnusableCertificate
+from headrace.node.wiring import OF_ACCESS, access_is_needed, access_settings, door_settings, limit_users
+from headrace.services.access import FileAccess
+from headrace.services.bridges import Bridges
+from headrace.services.doors import Doors
+
+log = structlog.get_logger("headrace")
+
+
+class Reloading:
+    """Reads again what the parts of a node were told. `config` is what counts now; `reread` gives the configuration as
+    it stands in its file and raises ConfigError, or is None where a program has made the configuration."""
+
+    def __init__(
+        self,
+        config: Config,
+        reread: Callable[[], Config] | None,
+        worker: Worker,
+        doors: Doors,
+        access: FileAccess | None,
+        bridges: Bridges,
+        admin: Admin,
+    ) -> None:
+        self.config = config
+        self._reread = reread
+        self._worker = worker
+        self._doors = doors
+        self._access = access
+        self._bridges = bridges
+        self._admin = admin
+
+    def run(self) -> None:
+        """Reload everything, and say what could not be."""
+        try:
+            self._run()
+        except MemoryError:
+            log.error("not reloaded for want of memory: send SIGHUP again")
+
+    def _run(self) -> None:
+        failed = self._limits() + self._doors.reload() + self._certificate()
+        self._bridges.reload()
+        if failed:
+            log.error("not reloaded", failed=failed)
+        else:
+            log.info("reloaded")
+
+    def _limits(self) -> list[str]:
+        """Keep the limits of the configuration as it stands now. Returns what could not be reloaded."""
+        if self._reread is None:
+            return []
+        try:
+            merged, differing = reloaded(self.config, self._reread())
+        except ConfigError as error:
+            log.warning("configuration not reloaded, the old one stays", error=str(error))
+            return ["configuration"]
+        limit_users(self._worker.anyone.limits, merged)
+        if self._access is not None:
+            self._access.limit(access_settings(merged))
+        elif access_is_needed(merged):
+            differing += [f"limits.{key}" for key in OF_ACCESS if getattr(merged.limits, key)]
+            differing += ["access.connects_per_minute"] if merged.access.connects_per_minute else []
+        self.config = merged
+        limits, settings = merged.limits, self._worker.settings
+        settings.subscriptions_max = limits.subscriptions_max
+        settings.subscription_bytes_max = limits.subscription_bytes_max
+        settings.shared_strategy = merged.session.shared_strategy
+        self._doors.limit(door_settings(merged))
+        if differing:
+            log.warning("some changes of the configuration need a restart", keys=differing)
+        return []
+
+    def _certificate(self) -> list[str]:
+        """Serve the admin HTTP with the certificate of now. Returns what could not be reloaded."""
+        try:
+            self._admin.reload()
+        except UnusableCertificate as error:
+            address = self.config.admin
+            log.warning("certificate not reloaded, the old one stays", listener=address, error=str(error))
+            return [address]
+        return []
