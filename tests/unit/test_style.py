@@ -510,3 +510,17 @@ def test_the_build_under_test_is_the_one_that_was_asked_for() -> None:
     assert spec.origin is not None
     compiled = not spec.origin.endswith(".py")
     assert compiled == (os.environ["HEADRACE_BUILD"] == "compiled"), f"{spec.origin} in {sys.path}"
+
+
+def test_the_glossary_is_in_order_and_leads_to_where_each_word_is_used() -> None:
+    text = (ROOT / "docs/reference/words.md").read_text("utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")][1:]
+    words = [row[0] for row in rows]
+    assert words == sorted(words)
+    assert len(words) > 40
+    for word, _, places in rows:
+        sources = [ROOT / "src/headrace" / place for place in re.findall(r"`([^`]+)`", places)]
+        assert sources, word
+        stem = re.sub(r"(?<=...)e?d?$", "", word.split(",")[0]).replace(" ", "[ _]")
+        unused = [one.name for one in sources if not re.search(stem, one.read_text("utf-8"), re.IGNORECASE)]
+        assert not unused, f"{word}: it is not in {unused}"
