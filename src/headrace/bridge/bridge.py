@@ -192,13 +192,13 @@ class Bridge:
 
     def _connect_packet(self) -> Connect:
         settings = self.settings
-        limits = self._broker.worker.settings
+        limits = self.session.tenant.limits
         properties = Properties()
         if settings.version == VERSION_5:
             properties.session_expiry_interval = 0 if settings.clean_session else settings.session_expiry_s
             properties.receive_maximum = limits.receive_maximum
             properties.maximum_packet_size = settings.packet_bytes_max
-            properties.topic_alias_maximum = limits.topic_alias_maximum
+            properties.topic_alias_maximum = self._broker.worker.settings.topic_alias_maximum
         will = Will(self._state_topic, b"0", 1, True) if self._state_topic else None
         return Connect(
             settings.version,

@@ -172,7 +172,7 @@ class RemoteLink(StreamLink):
             self.fail(refusal)
             return
         self._present = packet.session_present
-        window: i64 = min(self._terms.inflight_max, self.worker.settings.inflight_max)
+        window: i64 = min(self._terms.inflight_max, self.identity.limits.inflight_max)
         if properties.receive_maximum is not None:
             window = min(window, properties.receive_maximum)
         self._full_window = window

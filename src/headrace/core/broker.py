@@ -104,8 +104,8 @@ class Broker(BatchListener):
         self.shard = shard
         self.worker = worker
         self.timers = Timers()
-        self.fold = Fold(journal, PacketIds(settings.direct_ids, settings.upper_ids))
-        self.fold.tenant(worker.anyone.tenant).limits = worker.anyone.limits
+        self.fold = Fold(journal, PacketIds(settings.direct_ids, settings.upper_ids), worker.quotas)
+        self.fold.tenant(worker.anyone.tenant)
         self.commit = GroupCommit(journal, worker, settings.deliveries_at_once)
         self.delivery = Delivery(self.commit, journal, clock, settings)
         self.sharing = SharedDelivery(self.delivery, self.commit, journal, clock, settings)

@@ -16,7 +16,7 @@ from headrace.core.inbound.reception import Reception
 from headrace.core.inbound.turns import Turns
 from headrace.core.ports.access import Access
 from headrace.core.ports.clock import Clock, Scheduler
-from headrace.core.ports.identity import DEFAULT_TENANT, Identity, Limits
+from headrace.core.ports.identity import DEFAULT_TENANT, Identity
 from headrace.core.ports.journal import JournalPort
 from headrace.core.ports.latencies import Latencies
 from headrace.core.ports.link import Link, WorkerPort
@@ -41,7 +41,7 @@ class Worker(WorkerPort):
     ) -> None:
         """Begin without shards. `homes`: among how many shards, one unless it is said; `own` says which of them are
         here."""
-        anyone = Identity(DEFAULT_TENANT, None, Limits())
+        anyone = Identity(DEFAULT_TENANT, None, settings)
         super().__init__(clock, settings, anyone, Homes() if homes is None else homes)
         self.testimony = Testimony()
         self.testimony.failures = self.failures

@@ -51,7 +51,6 @@ from headrace.node.wiring import (
     broker_settings,
     door_settings,
     embedded_settings,
-    limit_users,
     wish,
 )
 from headrace.peers.handover import HandOver
@@ -126,7 +125,6 @@ class Node:
         self.watchdog = Watchdog()
         scheduler = LoopScheduler(self._loop, self.watchdog)
         self.worker = Worker(scheduler, self.clock, broker_settings(config), Homes(self.place.shards))
-        limit_users(self.worker.anyone.limits, config)
         scheduler.end_tick = self.worker.end_tick
         self._synced = Histogram("headrace_journal_sync_duration_seconds", "Write and fdatasync of a batch")
         self.worker.latencies = self._latencies = LatencyHistograms()

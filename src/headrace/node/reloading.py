@@ -68,7 +68,6 @@ class Reloading:
         except ConfigError as error:
             log.warning("configuration not reloaded, the old one stays", error=str(error))
             return ["configuration"]
-        limit_users(self._worker.anyone.limits, merged)
         if self._access is not None:
             self._access.limit(access_settings(merged))
         elif access_is_needed(merged):
@@ -76,8 +75,11 @@ class Reloading:
             differing += ["access.connects_per_minute"] if merged.access.connects_per_minute else []
         self.config = merged
         limits, settings = merged.limits, self._worker.settings
-        settings.subscriptions_max = limits.subscriptions_max
-        settings.subscription_bytes_max = limits.subscription_bytes_max
+        usual = self._worker.quotas.usual
+        limit_users(usual, merged)
+        usual.subscriptions_max = limits.subscriptions_max
+        usual.subscription_bytes_max = limits.subscription_bytes_max
+        self._worker.quotas.changed()
         settings.shared_strategy = merged.session.shared_strategy
         self._doors.limit(door_settings(merged))
         if differing:

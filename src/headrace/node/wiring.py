@@ -14,7 +14,7 @@ import structlog
 from headrace.bridge.address import parse
 from headrace.bridge.settings import BridgeSettings, RemoteTls
 from headrace.config import BridgeConfig, Config, FramesConfig, cluster_start_us, rule
-from headrace.core.ports.identity import Limits
+from headrace.core.ports.limits import Limits
 from headrace.core.ports.settings import BrokerSettings
 from headrace.data.claim import Wish, cores
 from headrace.journal.log import LogSettings
@@ -34,6 +34,7 @@ log = structlog.get_logger("headrace")
 def broker_settings(config: Config) -> BrokerSettings:
     """Return the core's plain numbers from the configuration."""
     settings = BrokerSettings()
+    limit_users(settings, config)
     session, limits = config.session, config.limits
     settings.backlog_messages_max = session.backlog_messages_max
     settings.backlog_bytes_max = session.backlog_bytes_max

@@ -9,8 +9,8 @@ import pytest
 from structlog.testing import CapturingLogger
 
 from headrace.config import Config, InvalidKey, LimitsConfig, SessionConfig
-from headrace.core.ports.identity import Limits
 from headrace.core.ports.settings import BrokerSettings
+from headrace.core.ports.tenancy import Quotas
 from headrace.net.tls import UnusableCertificate
 from headrace.node import reloading as module
 from headrace.node.reloading import Reloading
@@ -36,7 +36,6 @@ class Parts:
         self.not_reloaded: list[str] = []
         self.bridges_reloaded = 0
         self.certificate: Exception | None = None
-        self.anyone = SimpleNamespace(limits=Limits())
         self.doors = SimpleNamespace(reload=lambda: list(self.not_reloaded), limit=self.door_limits.append)
 
     def reread(self) -> Config:
@@ -52,7 +51,7 @@ class Parts:
         self.bridges_reloaded += 1
 
     def reloading(self) -> Reloading:
-        broker = SimpleNamespace(settings=self.settings, anyone=self.anyone)
+        broker = SimpleNamespace(settings=self.settings, quotas=Quotas(self.settings))
         bridges = SimpleNamespace(reload=self.reload_bridges)
         admin = SimpleNamespace(reload=self.reload)
         return Reloading(RUNNING, self.reread, broker, self.doors, None, bridges, admin)  # type: ignore[arg-type]

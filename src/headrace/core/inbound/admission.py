@@ -11,6 +11,7 @@ from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.publish import payload_is_text
 
 if TYPE_CHECKING:
+    from headrace.core.ports.limits import Limits
     from headrace.core.ports.settings import BrokerSettings
     from headrace.core.state.session import Commons
     from headrace.mqtt.packets import Publish, Will
@@ -35,7 +36,7 @@ class Admission:
         """
         if is_closed(packet.topic):
             return rc.NOT_AUTHORIZED
-        if self.is_too_deep(packet.topic):
+        if is_too_deep(tenant.limits, packet.topic):
             return rc.TOPIC_NAME_INVALID
         if self._settings.payload_format_check and not _format_holds(packet.properties, packet.payload):
             return rc.PAYLOAD_FORMAT_INVALID
@@ -45,10 +46,10 @@ class Admission:
                 return rc.QUOTA_EXCEEDED
         return 0
 
-    def refusal_of_will(self, will: Will) -> int:
+    def refusal_of_will(self, limits: Limits, will: Will) -> int:
         """Return the reason code of a CONNECT with this Will, 0 when it is taken."""
         topic = will.topic.encode("utf-8")
-        if is_closed(topic) or self.is_too_deep(topic):
+        if is_closed(topic) or is_too_deep(limits, topic):
             return rc.TOPIC_NAME_INVALID
         if self._settings.payload_format_check and not _format_holds(will.properties, will.payload):
             return rc.PAYLOAD_FORMAT_INVALID
@@ -57,15 +58,20 @@ class Admission:
     def keeps(self, tenant: Commons, topic: bytes, size: int, payload_size: int) -> bool:
         """Return whether there is room for a retained message of `size` bytes. A delete always has, and of one that
         is at home in another shard that one decides."""
-        settings = self._settings
+        limits = tenant.limits
         return tenant.retained.has_room_for(
-            topic, size, payload_size, settings.retained_messages_max, settings.retained_bytes_max
+            topic, size, payload_size, limits.retained_messages_max, limits.retained_bytes_max
         )
 
-    def is_too_deep(self, topic: bytes) -> bool:
-        """Return whether a topic has more levels than are allowed."""
-        most = self._settings.topic_levels_max
-        return most > 0 and len(topic) >= most and topic.count(b"/") >= most
+
+def may_be_too_deep(limits: Limits, topic: bytes) -> bool:
+    """Return whether a topic has as many bytes as one with too many levels has at least."""
+    return 0 < limits.topic_levels_max <= len(topic)
+
+
+def is_too_deep(limits: Limits, topic: bytes) -> bool:
+    """Return whether a topic has more levels than its tenant allows."""
+    return may_be_too_deep(limits, topic) and topic.count(b"/") >= limits.topic_levels_max
 
 
 def is_closed(topic: bytes) -> bool:

@@ -48,7 +48,6 @@ class Bridging:
         self._sessions = sessions
         self._retained = retained
         self._clock = worker.clock
-        self._settings = worker.settings
         self._tenant = fold.tenant(worker.anyone.tenant)
 
     def open(self, name: str, filters: dict[str, int]) -> Session:
@@ -80,7 +79,7 @@ class Bridging:
             left.append(session)
             self._unsubscribe(session, list(session.subscriptions or {}))
             if session.expiry_s == NEVER_EXPIRES:
-                self._expire_after(session, self._settings.v311_session_expiry_s)
+                self._expire_after(session, self._tenant.limits.v311_session_expiry_s)
         return left
 
     def attach(self, link: Link, session: Session, version: int, fresh: bool, then: Deferred) -> None:

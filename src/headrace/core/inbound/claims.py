@@ -73,7 +73,7 @@ class Owners:
             return rc.NOT_AUTHORIZED
         if user is None or client_id in tenant.devices.owners:
             return rc.SUCCESS
-        if tenant.devices.owned_by(user) >= self._worker.settings.user_devices_max:
+        if tenant.devices.owned_by(user) >= tenant.limits.user_devices_max:
             return rc.QUOTA_EXCEEDED
         self._own(tenant, client_id, user)
         return rc.SUCCESS

@@ -14,6 +14,7 @@ from headrace.core.records.message_id import JournalName
 from headrace.core.state.session import APPLICATION, DEVICE
 
 if TYPE_CHECKING:
+    from headrace.core.ports.limits import Limits
     from headrace.core.ports.link import Link
     from headrace.core.ports.settings import BrokerSettings
     from headrace.mqtt.packets import Connect
@@ -27,17 +28,12 @@ class Grants:
         self._settings = settings
         self.journal = JournalName()
 
-    def expiry_s(self, packet: Connect, answer: Properties) -> int:
+    def expiry_s(self, limits: Limits, packet: Connect, answer: Properties) -> int:
         """Return the seconds that the session outlives its connection."""
-        settings = self._settings
         if packet.version < 5:
-            return (
-                0
-                if packet.clean_start
-                else min(settings.v311_session_expiry_s, settings.session_expiry_max_s)
-            )
+            return 0 if packet.clean_start else min(limits.v311_session_expiry_s, limits.session_expiry_max_s)
         asked = packet.properties.session_expiry_interval or 0
-        granted = min(asked, settings.session_expiry_max_s)
+        granted = min(asked, limits.session_expiry_max_s)
         if granted != asked:
             answer.session_expiry_interval = granted  # 3.2.2.3.2
         return granted
@@ -45,11 +41,11 @@ class Grants:
     def promise(self, link: Link, packet: Connect, answer: Properties) -> bool:
         """Add what CONNACK tells a version 5 client. False: it would exceed the client's Maximum Packet Size, and then
         nothing may be sent at all [MQTT-3.1.2-24]."""
-        settings = self._settings
-        answer.receive_maximum = settings.receive_maximum
+        settings, limits = self._settings, link.identity.limits
+        answer.receive_maximum = limits.receive_maximum
         answer.maximum_packet_size = link.packet_bytes_max
         answer.topic_alias_maximum = settings.topic_alias_maximum
-        longest = settings.keep_alive_max_s
+        longest = limits.keep_alive_max_s
         if longest and (packet.keep_alive_s == 0 or packet.keep_alive_s > longest):
             answer.server_keep_alive = longest  # [MQTT-3.1.2-21]
         if packet.properties.request_response_information and settings.response_information:
@@ -62,7 +58,7 @@ class Grants:
 
     def set_window(self, link: Link, packet: Connect) -> None:
         """Set how much may be in flight towards the client, and how many topic aliases."""
-        window = self._settings.inflight_max
+        window = link.identity.limits.inflight_max
         if packet.properties.receive_maximum is not None:
             window = min(window, packet.properties.receive_maximum)
         link.window = window

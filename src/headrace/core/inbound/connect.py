@@ -93,7 +93,7 @@ class Sessions(SignInListener):
         link.bridge = packet.bridge
         link.max_packet_size = packet.properties.maximum_packet_size or 0
         link.problem_information = packet.properties.request_problem_information != 0
-        refusal = self._refusal(packet)
+        refusal = self._refusal(link, packet)
         if refusal:
             self._refuse(link, refusal)
             self.testimony.refused(link, packet.client_id, refusal, "")
@@ -174,7 +174,7 @@ class Sessions(SignInListener):
         if not self._wills.take(link, packet.will):
             self._refuse(link, rc.NOT_AUTHORIZED)
             return
-        expiry_s = self._grants.expiry_s(packet, answer)
+        expiry_s = self._grants.expiry_s(tenant.limits, packet, answer)
         if packet.version == 5 and not self._grants.promise(link, packet, answer):
             tenant.counters.connects_refused += 1
             tenant.counters.refuse("connect", rc.PACKET_TOO_LARGE)
@@ -229,7 +229,7 @@ class Sessions(SignInListener):
             return None
         return old
 
-    def _refusal(self, packet: Connect) -> int:
+    def _refusal(self, link: Link, packet: Connect) -> int:
         if packet.properties.authentication_method is not None:
             return rc.BAD_AUTHENTICATION_METHOD
         if not packet.client_id and (packet.version == 3 or (packet.version == 4 and not packet.clean_start)):
@@ -239,7 +239,7 @@ class Sessions(SignInListener):
                 rc.CLIENT_IDENTIFIER_NOT_VALID
             )  # whoever took over such a session would get a bridge's messages, or a member's
         if packet.will is not None:
-            refused = self.admission.refusal_of_will(packet.will)
+            refused = self.admission.refusal_of_will(link.identity.limits, packet.will)
             if refused:
                 return refused
         if self.access is None and not self._settings.allow_anonymous:
@@ -340,7 +340,7 @@ class Sessions(SignInListener):
             self._detach(link, session)
             expiry = packet.properties.session_expiry_interval
             if expiry is not None and session.persistent:
-                session.expiry_s = min(expiry, self._settings.session_expiry_max_s)
+                session.expiry_s = min(expiry, session.tenant.limits.session_expiry_max_s)
             if packet.reason_code == rc.NORMAL_DISCONNECTION:  # any other code publishes it (3.1.2.5)
                 session.will = None  # [MQTT-3.14.4-3]
             self._close(session, "disconnected", packet.reason_code)

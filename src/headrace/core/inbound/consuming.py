@@ -139,7 +139,7 @@ class Consuming(Requests):
 
     def _remember(self, topic: bytes, has_queue: bool) -> None:
         """Remember what the configuration says of a topic, of as many as may have queues."""
-        if len(self._has_queue) >= self._settings.queues_max:
+        if len(self._has_queue) >= self._worker.quotas.usual.queues_max:
             self._has_queue.clear()
         self._has_queue[topic] = has_queue
 
@@ -153,7 +153,7 @@ class Consuming(Requests):
             return rc.SUCCESS
         if not self.may_have(topic):
             return rc.TOPIC_NAME_INVALID
-        if len(queues) + len(self._opening) + tenant.queues_elsewhere >= self._settings.queues_max:
+        if len(queues) + len(self._opening) + tenant.queues_elsewhere >= tenant.limits.queues_max:
             return rc.QUOTA_EXCEEDED
         if not self._has_room(tenant, maker, len(topic)):
             return rc.QUOTA_EXCEEDED
@@ -177,7 +177,8 @@ class Consuming(Requests):
         name = tenant.name
         of_user = queues.makers.of_user(name, maker) + coming.of_user(name, maker)
         of_device = queues.makers.of_device(name, maker) + coming.of_device(name, maker)
-        return not (0 < settings.user_queues_max <= of_user or 0 < settings.device_queues_max <= of_device)
+        limits = tenant.limits
+        return not (0 < limits.user_queues_max <= of_user or 0 < limits.device_queues_max <= of_device)
 
     def _comes(self, tenant: str, maker: Maker, size: int, more: int) -> None:
         """Count what is on its way to the journal, or what has come there."""
@@ -240,7 +241,7 @@ class Consuming(Requests):
             return rc.SUCCESS
         making = self._making.get((tenant.name, topic), {})
         made = len(making) if queue is None else len(making) + len(queue.clusters)
-        has_room = made < self._settings.clusters_max and self._has_room(tenant, maker, len(name))
+        has_room = made < tenant.limits.clusters_max and self._has_room(tenant, maker, len(name))
         if name not in making and not has_room:
             return rc.QUOTA_EXCEEDED
         try:

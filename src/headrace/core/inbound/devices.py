@@ -13,7 +13,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from headrace.core.commit import ENTRY_BYTES, Deferred, GroupCommit
-from headrace.core.inbound.admission import Admission, is_closed
+from headrace.core.inbound.admission import is_closed, is_too_deep
 from headrace.core.inbound.claims import Claimant, Owners
 from headrace.core.inbound.connect import Sessions
 from headrace.core.inbound.consuming import Consuming, Guest, Requests
@@ -63,7 +63,6 @@ class Devices:
         self._commit = commit
         self._sessions = sessions
         self._publishing = publishing
-        self._admission: Admission = sessions.admission
         self._worker = worker
         self._default_expiry_s: i64 = worker.settings.default_message_expiry_s or NO_EXPIRY
 
@@ -219,7 +218,7 @@ class Devices:
 
     def _refusal(self, link: Link, topic: bytes) -> int:
         """Return the reason code of a PUBLISH that is not taken, 0 if it is."""
-        if not valid_topic(topic) or self._admission.is_too_deep(topic):
+        if not valid_topic(topic) or is_too_deep(link.identity.limits, topic):
             return rc.TOPIC_NAME_INVALID
         rights = link.rights
         if rights is not None and not rights.may_publish(topic):

@@ -13,6 +13,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from headrace.core.commit import GroupCommit
+from headrace.core.inbound.admission import may_be_too_deep
 from headrace.core.inbound.publishing import Publishing
 from headrace.core.outbound.fan_out import FEW, takes_as_it_is
 from headrace.core.outbound.routing import Router, targets_of
@@ -21,7 +22,6 @@ from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import NO_EXPIRY, Message, message_flags
 from headrace.core.state.session import Session, session_of
 from headrace.mqtt.packets import plain_publish
-from headrace.mqtt.topics import TOPIC_BYTES_MAX
 
 _DOLLAR: Final = 0x24
 
@@ -37,9 +37,6 @@ class Forwarding:
         self._fan_out = router.fan_out
         self._commit = commit
         self._high: i64 = settings.write_buffer_high
-        self._deep: i64 = (
-            settings.topic_levels_max or TOPIC_BYTES_MAX + 1
-        )  # bytes that too many levels take at least
         self._expires = settings.default_message_expiry_s != 0
         self._none = self._expires  # of the messages goes on as it came
 
@@ -88,7 +85,13 @@ class Forwarding:
 
     def _passes(self, link: Link, session: Session, topic: bytes) -> bool:
         """Return whether a message may go at once to all who get it, and nothing has to be written into it."""
-        if topic[0] == _DOLLAR or self._none or session.tenant.shared_tree.count or len(topic) >= self._deep:
+        tenant = session.tenant
+        if (
+            topic[0] == _DOLLAR
+            or self._none
+            or tenant.shared_tree.count
+            or may_be_too_deep(tenant.limits, topic)
+        ):
             return False
         if link.effective_at > self._commit.in_effect:
             return False

@@ -20,7 +20,7 @@ from headrace.core.commit import (
     Answer,
     GroupCommit,
 )
-from headrace.core.inbound.admission import Admission
+from headrace.core.inbound.admission import Admission, may_be_too_deep
 from headrace.core.inbound.following import Following
 from headrace.core.outbound.routing import Router, many, targets_of
 from headrace.core.ports.link import Crowd, Crowds, Link, WorkerPort
@@ -40,7 +40,6 @@ from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Publish
 from headrace.mqtt.properties import Properties
-from headrace.mqtt.topics import TOPIC_BYTES_MAX
 
 NEVER_DURABLE: Final = -1
 DELIVERIES_MAX: Final = (
@@ -80,9 +79,6 @@ class Publishing(Crowds):
         self._worker = worker
         self._format_check = settings.payload_format_check
         self._default_expiry_s: i64 = settings.default_message_expiry_s or NO_EXPIRY
-        self._deep: i64 = (
-            settings.topic_levels_max or TOPIC_BYTES_MAX + 1
-        )  # bytes that too many levels take at least
         self._held_back: list[Link] = []
         self.crowded = 0  # of those held back, who wait for other shards
         self._dispersing: list[Crowd] = []  # that are crowded no more, while some wait there
@@ -111,7 +107,12 @@ class Publishing(Crowds):
             return
         retain = packet.retain  # [MQTT-3.3.1-5] [MQTT-3.3.1-8]
         topic = packet.topic
-        if retain or topic[0] == _DOLLAR or self._format_check or len(topic) >= self._deep:
+        if (
+            retain
+            or topic[0] == _DOLLAR
+            or self._format_check
+            or may_be_too_deep(session.tenant.limits, topic)
+        ):
             found = self._looked_at(link, session, packet)
             if found == _REFUSED:
                 return
@@ -154,7 +155,7 @@ class Publishing(Crowds):
         if packet.qos == 2 and self._repeated(link, session, packet.packet_id):
             return
         link.inbound += 1
-        if link.inbound > self.settings.receive_maximum and link.version == 5:
+        if link.inbound > session.tenant.limits.receive_maximum and link.version == 5:
             raise ProtocolError(rc.RECEIVE_MAXIMUM_EXCEEDED, "more QoS > 0 messages than Receive Maximum")
         if (
             len(packet.properties)

@@ -18,7 +18,6 @@ from headrace.core.outbound.retained_replay import (
     toll_of,
 )
 from headrace.core.ports.link import Link, WorkerPort
-from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.event import Subscribed, SubscriptionRow, Unsubscribed
 from headrace.core.shards.group_members import Enrolment
@@ -66,7 +65,6 @@ class Subscribing:
         self.clock = worker.clock
         self._retained = retained
         self._testimony = testimony
-        self._settings = worker.settings
         self.neighbours: Neighbours | None = None  # where there are other shards
 
     def subscribe(self, link: Link, packet: Subscribe) -> None:
@@ -81,7 +79,7 @@ class Subscribing:
             return
         rows: list[SubscriptionRow] = []
         fresh: list[Subscription] = []
-        room = _Room(session, link, self._settings)
+        room = _Room(session, link)
         for request in packet.filters:
             code = self._grant(link, session, request, room)
             answer.codes.append(code)
@@ -169,15 +167,15 @@ class Subscribing:
 
     def _grant(self, link: Link, session: Session, request: SubscriptionRequest, room: _Room) -> int:
         """Return the reason code of a filter: the QoS that is granted, or why none is."""
-        code = self._code_of(link, request, room)
+        code = self._code_of(link, session, request, room)
         if code >= 0x80:
             self._note_refused(link, session, request.filter, code)
         return code
 
-    def _code_of(self, link: Link, request: SubscriptionRequest, room: _Room) -> int:
+    def _code_of(self, link: Link, session: Session, request: SubscriptionRequest, room: _Room) -> int:
         if filter_error(request.filter):
             return rc.TOPIC_FILTER_INVALID
-        levels_max = self._settings.filter_levels_max
+        levels_max = session.tenant.limits.filter_levels_max
         if levels_max and split_share(request.filter)[1].count("/") >= levels_max:
             return rc.QUOTA_EXCEEDED
         rights = link.rights
@@ -210,12 +208,13 @@ class Subscribing:
 class _Room:
     """What one SUBSCRIBE adds to its session, within the limits of a session, of the listener and of the user."""
 
-    def __init__(self, session: Session, link: Link, settings: BrokerSettings) -> None:
+    def __init__(self, session: Session, link: Link) -> None:
+        limits = session.tenant.limits
         self._session = session
         self._owner = session.owner
-        self._most: i64 = link.subscriptions_max or settings.subscriptions_max
-        self._most_owned: i64 = session.tenant.limits.user_subscriptions_max
-        self._most_bytes: i64 = settings.subscription_bytes_max
+        self._most: i64 = link.subscriptions_max or limits.subscriptions_max
+        self._most_owned: i64 = limits.user_subscriptions_max
+        self._most_bytes: i64 = limits.subscription_bytes_max
         self._new: set[str] = set()
         self._bytes: i64 = 0
         self._granted: i64 = 0

@@ -12,7 +12,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from headrace.core.inbound.consuming import Consuming, Guest
-from headrace.core.ports.identity import Identity, Limits
+from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.voice import Draught, Voice
 from headrace.core.shards import queue_frames as frames
@@ -96,7 +96,7 @@ class Visitors:
             link.paused = outlet.full
             guest = outlet.guests[frame.connection] = Guest(link, FarVoice(outlet, frame.connection))
         if guest.link.identity.tenant != frame.tenant:
-            guest.link.identity = Identity(frame.tenant, None, Limits())
+            guest.link.identity = Identity(frame.tenant, None, self._worker.quotas.look(frame.tenant))
         if frame.verb == frames.JOINS:  # who makes the cluster, if it is new
             guest.link.identity = Identity(frame.tenant, frame.user or None, guest.link.identity.limits)
             if isinstance(guest.voice, FarVoice):

@@ -233,7 +233,7 @@ class Clusters(Readers):
 
     def _gives(self, cluster: Cluster, live: _Live) -> bool:
         """Return whether somebody who asks may get something: else nobody need be asked."""
-        is_full = len(cluster.in_flight) >= self._settings.cluster_in_flight_max
+        is_full = len(cluster.in_flight) >= cluster.queue.limits.cluster_in_flight_max
         return cluster.available() > 0 and live.unread is None and not is_full
 
     def _notify(self, cluster: Cluster, live: _Live) -> None:
@@ -415,7 +415,8 @@ class Clusters(Readers):
         """Take messages out of the line for a consumer, as many as are there and one answer may have."""
         found: list[Draught] = []
         cluster = consumer.cluster
-        left: i64 = min(most, PULLED_MAX, self._settings.cluster_in_flight_max - len(cluster.in_flight))
+        in_flight_max = cluster.queue.limits.cluster_in_flight_max
+        left: i64 = min(most, PULLED_MAX, in_flight_max - len(cluster.in_flight))
         size = 0
         while left > 0 and size < PULLED_BYTES_MAX:
             serial, redelivered = cluster.head()
@@ -484,7 +485,7 @@ class Clusters(Readers):
         """Finish messages that are acknowledged. False if one of them is not known, or was done with before; the others
         are finished."""
         live = self.live(cluster)
-        is_full = len(cluster.in_flight) >= self._settings.cluster_in_flight_max
+        is_full = len(cluster.in_flight) >= cluster.queue.limits.cluster_in_flight_max
         numbers = [cluster.cluster_id]
         known = True
         for found in ids:

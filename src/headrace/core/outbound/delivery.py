@@ -434,15 +434,15 @@ class Delivery(Pump):
     def keep_limits(self, session: Session, queue: OutboundQueue) -> None:
         """Drop the oldest unsent entries above the limits of session and tenant, counted with their reason (T6)."""
         backlog = queue.backlog
-        settings = self._settings
-        bytes_max: i64 = settings.application_backlog_bytes_max
+        limits = session.tenant.limits
+        bytes_max: i64 = limits.application_backlog_bytes_max
         if session.session_type != APPLICATION:
-            bytes_max = settings.backlog_bytes_max
-            if backlog.count > settings.backlog_messages_max:
-                self._trim(session, queue, backlog.count - settings.backlog_messages_max, 0, DROP_LIMIT)
+            bytes_max = limits.backlog_bytes_max
+            if backlog.count > limits.backlog_messages_max:
+                self._trim(session, queue, backlog.count - limits.backlog_messages_max, 0, DROP_LIMIT)
         if bytes_max and backlog.bytes > bytes_max:
             self._trim(session, queue, 0, backlog.bytes - bytes_max, DROP_BYTES_LIMIT)
-        excess = session.tenant.space.excess(settings.tenant_backlog_bytes_max)
+        excess = session.tenant.space.excess(limits.tenant_backlog_bytes_max)
         if excess:
             self._trim(session, queue, 0, excess, DROP_TENANT_BYTES_LIMIT)
         if backlog.loose() >= self.spilling.limit:

@@ -113,10 +113,11 @@ class SharedDelivery(Sharing):
             link.worker.contain("group", link, error)
 
     def _keep_limit(self, group: Group) -> None:
-        while group.backlog.bytes > self._settings.application_backlog_bytes_max:
+        limits = group.tenant.limits
+        while group.backlog.bytes > limits.application_backlog_bytes_max:
             self._drop_oldest(group, DROP_BYTES_LIMIT)
         space = group.tenant.space
-        while group.backlog.count and space.excess(self._settings.tenant_backlog_bytes_max):
+        while group.backlog.count and space.excess(limits.tenant_backlog_bytes_max):
             self._drop_oldest(group, DROP_TENANT_BYTES_LIMIT)
         if group.backlog.loose() >= self._delivery.spilling.limit:
             self._delivery.spilling.spill_group(group)

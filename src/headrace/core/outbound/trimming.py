@@ -53,13 +53,13 @@ class Trimming:
 
     def keep_limits(self, queue: TopicQueue) -> None:
         """Drop what comes first while a queue holds more messages or bytes than it may, some at a time."""
-        settings = self._settings
+        limits = queue.limits
         if self._is_ending(queue):
             return
         for _ in range(_DROPPED_AT_ONCE):
-            if 0 < settings.queue_messages_max < queue.count:
+            if 0 < limits.queue_messages_max < queue.count:
                 self._drop_first(queue, DROP_LIMIT)
-            elif 0 < settings.queue_bytes_max < queue.bytes and queue.count > 1:
+            elif 0 < limits.queue_bytes_max < queue.bytes and queue.count > 1:
                 self._drop_first(queue, DROP_BYTES_LIMIT)
             else:
                 return
@@ -105,7 +105,6 @@ class Trimming:
 
     def age(self) -> None:
         """Drop what is older than a queue keeps; look at some of the queues each second."""
-        age_us = self._settings.queue_age_s * 1_000_000
         if not self._aging:
             self._aging.extend(self._fold.queues.by_id)
         work: i64 = _AGING_WORK
@@ -118,8 +117,8 @@ class Trimming:
             first: i64 = queue.first
             queue.settle()
             self.keep_limits(queue)
-            if age_us:
-                self._drop_old(queue, age_us)
+            if queue.limits.queue_age_s:
+                self._drop_old(queue, queue.limits.queue_age_s * 1_000_000)
             if self.unused is not None:
                 self.unused.look(queue)
             if queue.first > first:

@@ -19,6 +19,7 @@ from headrace.core.ports.clock import Clock
 from headrace.core.ports.failures import Failures
 from headrace.core.ports.owned import Owned
 from headrace.core.ports.settings import BrokerSettings
+from headrace.core.ports.tenancy import Quotas
 from headrace.core.ports.timers import Timer, Timers
 from headrace.mqtt.protocol import ServerHandler
 
@@ -98,6 +99,7 @@ class WorkerPort:
         self.clock = clock
         self.settings = settings
         self.anyone = anyone
+        self.quotas = Quotas(settings)
         self.homes = homes
         self.timers = Timers()
         self.buffers = Buffers()

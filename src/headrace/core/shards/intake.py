@@ -18,8 +18,8 @@ from mypy_extensions import i64
 
 from headrace.core.outbound.delivery import Lateness
 from headrace.core.ports.clock import Clock
+from headrace.core.ports.limits import Limits
 from headrace.core.ports.link import Crowds
-from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.record import DROP_BYTES_LIMIT, DROP_LIMIT, DROP_TENANT_BYTES_LIMIT
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.state.queue import OutboundQueue
@@ -93,15 +93,12 @@ def _trimmed(session: Session) -> i64:
 class Intake(Lateness):
     """Says when more may be taken from the streams of a shard, and knows for whom it is left lying."""
 
-    def __init__(
-        self, clock: Clock, settings: BrokerSettings, streams: StreamSettings, crowds: Crowds
-    ) -> None:
-        """Begin with nothing that waits. `settings`: what queues may hold; `crowds`: of those who wait here."""
+    def __init__(self, clock: Clock, streams: StreamSettings, crowds: Crowds) -> None:
+        """Begin with nothing that waits. `crowds`: of those who wait here."""
         self.pending: i64 = 0  # copies that were taken and have not taken effect
         self.holds = False
-        self._late_at: i64 = streams.late_at or max(1, settings.backlog_messages_max // LATE)
+        self._late_at: i64 = streams.late_at  # 0: a part of what its tenant lets a session have
         self._pending_max: i64 = streams.pending_max
-        self._late_bytes: i64 = settings.backlog_bytes_max // LATE  # 0: only messages are limited
         self._share_of: i64 = streams.share_of
         self._taken: i64 = 0  # copies that have taken effect lately
         self._for_late: i64 = 0  # of these: for sessions that were late
@@ -132,7 +129,9 @@ class Intake(Lateness):
 
     def grown(self, session: Session, queue: OutboundQueue) -> None:
         backlog = queue.backlog
-        late = backlog.count > self._late_at or (self._late_bytes > 0 and backlog.bytes > self._late_bytes)
+        limits = session.tenant.limits
+        late_bytes: i64 = limits.backlog_bytes_max // LATE  # 0: only messages are limited
+        late = backlog.count > self._late_of(limits) or (late_bytes > 0 and backlog.bytes > late_bytes)
         if not late or session.session_type == APPLICATION:
             return
         if session.link is not None and session.link.crowd is not None:
@@ -147,7 +146,11 @@ class Intake(Lateness):
         """Return whether a session is not late, so that it may wait for others: while nothing is read from its client,
         its acknowledgements are not either."""
         queue = session.queue
-        return queue is None or session.session_type == APPLICATION or self._in_time(queue)
+        return (
+            queue is None
+            or session.session_type == APPLICATION
+            or self._in_time(session.tenant.limits, queue)
+        )
 
     def _watch(self, session: Session, queue: OutboundQueue) -> None:
         """Wait for a session from now on, unless there is nothing to be gained, or most of what is taken is for others:
@@ -198,15 +201,20 @@ class Intake(Lateness):
                 in_vain = True
                 if not session.ended:
                     self._note_slow(number, now_ms)
-            elif not self._in_time(queue):
+            elif not self._in_time(session.tenant.limits, queue):
                 continue
             del self._watched[number]
         return not in_vain or len(self._watched) > 0
 
-    def _in_time(self, queue: OutboundQueue) -> bool:
+    def _late_of(self, limits: Limits) -> i64:
+        """Return how many messages may wait in a queue that is not late."""
+        return self._late_at or max(1, limits.backlog_messages_max // LATE)
+
+    def _in_time(self, limits: Limits, queue: OutboundQueue) -> bool:
         backlog = queue.backlog
-        fits = self._late_bytes == 0 or 2 * backlog.bytes <= self._late_bytes
-        return fits and 2 * backlog.count <= self._late_at
+        late_bytes: i64 = limits.backlog_bytes_max // LATE
+        fits = late_bytes == 0 or 2 * backlog.bytes <= late_bytes
+        return fits and 2 * backlog.count <= self._late_of(limits)
 
     def _check(self, now_ms: int) -> None:
         """Wait no longer for those who take too little."""
@@ -219,7 +227,8 @@ class Intake(Lateness):
                 continue
             advance = watched.advance(queue.head_serial())
             taken += advance
-            if max(1, queue.backlog.count - self._late_at // 2) * elapsed_ms > advance * DRAINED_MS:
+            late_at = self._late_of(watched.session.tenant.limits)
+            if max(1, queue.backlog.count - late_at // 2) * elapsed_ms > advance * DRAINED_MS:
                 slow.append(number)
         if taken * 1000 < TAKEN_PER_S * elapsed_ms:
             slow = list(self._watched)

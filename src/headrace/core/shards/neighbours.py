@@ -88,7 +88,7 @@ class Neighbours(Passing):
         self._attempt = 0
         self._sent_before = 0  # copies, on wires that have ended
         self._takers: dict[int, Taker] = {}  # in the order in which they have their turns
-        self.intake = delivery.lateness = Intake(worker.clock, worker.settings, settings, publishing)
+        self.intake = delivery.lateness = Intake(worker.clock, settings, publishing)
         self._holding = Holding(self._takers, commit, worker)
         self.asking = Asking(shard, fold, commit, delivery, worker, self._takers, self._holding, settings)
         wires = _GroupWires(self)
@@ -122,7 +122,6 @@ class Neighbours(Passing):
                 self._router,
                 settings.window_bytes,
                 settings.note_step,
-                self._worker.settings,
                 self.intake,
             )
         self.disk.set_windows()

@@ -14,7 +14,6 @@ from mypy_extensions import i64
 
 from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.outbound.routing import Router
-from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Copy, Message
 from headrace.core.records.record import DROP_RETAINED_LIMIT, FLAG_RETAIN
 from headrace.core.records.stream_record import (
@@ -55,12 +54,11 @@ class Taker:
         router: Router,
         window: i64,
         step: i64,
-        limits: BrokerSettings,
         intake: Intake,
     ) -> None:
         """Take the stream of the shard `source`. `window`: bytes that may be on their way to take effect, less on a full
         disk; `step`: how many offsets of the other journal may hold nothing for this shard before the position is
-        journaled all the same; `limits`: of what is retained; `intake`: of all streams of this shard."""
+        journaled all the same; `intake`: of all streams of this shard."""
         self.source = source
         self.inbox: deque[Frame] = deque()  # what has come and has to wait
         self.wire: Wire | None = None
@@ -79,7 +77,6 @@ class Taker:
         self._commit = commit
         self._router = router
         self._step: i64 = step
-        self._limits = limits
         self._intake = intake
         self._noted: i64 = self.position  # as the journal has it, or will have
         self._told: i64 = 0  # the durable position that the other side knows
@@ -211,7 +208,7 @@ class Taker:
         """Append a retained message; above the limits it is delivered and not kept, as its publisher's home does with
         its own."""
         tenant = self._fold.tenant(copy.tenant)
-        limits = self._limits
+        limits = tenant.limits
         kept = tenant.retained.has_room(copy, limits.retained_messages_max, limits.retained_bytes_max)
         if not kept:
             copy.flags &= ~FLAG_RETAIN

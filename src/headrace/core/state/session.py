@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final, cast
 from mypy_extensions import i64
 
 from headrace.core.homes import MEMBER_PREFIX
-from headrace.core.ports.identity import Identity, Limits
+from headrace.core.ports.identity import Identity
+from headrace.core.ports.limits import Limits
 from headrace.core.records.event import SessionName, SubscriptionRow
 from headrace.core.records.message import Message
 from headrace.core.records.record import DROP_REASONS, NORMAL_DROPS
@@ -140,9 +141,11 @@ def merge(members: list[Target]) -> Target:
 
 class Commons:
     """What the sessions of a tenant share: who subscribes to what, what is retained, who published what already, the
-    room for backlogs and the packet ids, what is counted, and the limits of its users."""
+    room for backlogs and the packet ids, what is counted, and the limits of all that."""
 
-    def __init__(self, name: str, pages: PageReader, ids: PacketIds | None = None) -> None:
+    def __init__(
+        self, name: str, pages: PageReader, ids: PacketIds | None = None, limits: Limits | None = None
+    ) -> None:
         self.name = name
         self.name_utf8 = name.encode("utf-8")
         self.name_bytes: i64 = len(self.name_utf8)
@@ -160,7 +163,7 @@ class Commons:
         self.of_all_shards: Owned | None = None  # the same over all shards, where there are several
         # (client id, DropReason) -> messages not yet told of; None: nobody is told (`drop_events`)
         self.drops: dict[tuple[str, int], int] | None = None
-        self.limits = Limits()
+        self.limits = Limits() if limits is None else limits
 
     def identity_of(self, user: str | None) -> Identity:
         """Return whom access control lets in as this user of the tenant; None: nobody in particular."""

@@ -12,6 +12,8 @@ from mypy_extensions import i64
 
 from headrace.core.homes import Homes
 from headrace.core.ports.journal import PageReader
+from headrace.core.ports.limits import Limits
+from headrace.core.ports.tenancy import Quotas
 from headrace.core.records.event import (
     BrokerStarted,
     ClientConnected,
@@ -60,13 +62,15 @@ def _note_owner(session: Session, event: ClientConnected) -> None:
 class Fold:
     """The tenants, the sessions by incarnation, and what a record does to them."""
 
-    def __init__(self, pages: PageReader, ids: PacketIds | None = None) -> None:
+    def __init__(self, pages: PageReader, ids: PacketIds | None = None, quotas: Quotas | None = None) -> None:
+        """Begin empty. `quotas` are the limits of the worker's tenants; a reader of files has the usual ones."""
         self._pages = pages
+        self._quotas = Quotas(Limits()) if quotas is None else quotas
         self._ids = PacketIds() if ids is None else ids
         self.tenants: dict[str, Tenant] = {}
         self.by_incarnation: dict[int, Session] = {}
         self.roster = Roster()
-        self.queues = TopicQueues(pages)
+        self.queues = TopicQueues(pages, self._quotas)
         self.streams = Streams()
         self.origin: Origin | None = None  # of which journal the oldest records are copies
         self.epochs: list[tuple[int, int]] = []  # of the journal, as `JournalName` takes them
@@ -97,7 +101,7 @@ class Fold:
     def tenant(self, name: str) -> Tenant:
         tenant = self.tenants.get(name)
         if tenant is None:
-            tenant = Tenant(name, self._pages, self._ids)
+            tenant = Tenant(name, self._pages, self._ids, self._quotas.of(name))
             tenant.drops = {} if self._collects_drops else None
             tenant.queues = self.queues.of_tenant(name)
             tenant.of_all_shards = self._owned

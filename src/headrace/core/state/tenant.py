@@ -8,6 +8,7 @@ from headrace.core.state.session import Commons
 
 if TYPE_CHECKING:
     from headrace.core.ports.journal import PageReader
+    from headrace.core.ports.limits import Limits
     from headrace.core.state.groups import Group
     from headrace.core.state.packet_ids import PacketIds
     from headrace.core.state.session import Session
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
 class Tenant(Commons):
     """Everything that the broker holds of one tenant."""
 
-    def __init__(self, name: str, pages: PageReader, ids: PacketIds | None = None) -> None:
-        super().__init__(name, pages, ids)
+    def __init__(
+        self, name: str, pages: PageReader, ids: PacketIds | None = None, limits: Limits | None = None
+    ) -> None:
+        super().__init__(name, pages, ids, limits)
         self.sessions: dict[str, Session] = {}
         self.groups: dict[str, Group] = {}
 

@@ -18,6 +18,8 @@ from typing import Final, cast
 from mypy_extensions import i64
 
 from headrace.core.ports.journal import NOT_NOW, Absent, PageReader
+from headrace.core.ports.limits import Limits
+from headrace.core.ports.tenancy import Quotas
 from headrace.core.records.queue_record import (
     CLUSTER_ACKED,
     CLUSTER_DROPPED,
@@ -183,8 +185,9 @@ class TopicQueue:
     """The messages of one topic. `queue_id` names it in the journal, `first` is the oldest message that is kept;
     `used_us`: when it was opened or the last message went, as far as it is known."""
 
-    def __init__(self, tenant: str, topic: bytes, queue_id: int, pages: PageReader) -> None:
+    def __init__(self, tenant: str, topic: bytes, queue_id: int, pages: PageReader, limits: Limits) -> None:
         self.tenant = tenant
+        self.limits = limits  # of its tenant
         self.topic = topic
         self.queue_id = queue_id
         self.clusters: dict[bytes, Cluster] = {}
@@ -388,8 +391,9 @@ def _page_from(packed: bytes | Absent) -> Page | None:
 class TopicQueues:
     """All topic queues and clusters, by the ids that the journal has of them."""
 
-    def __init__(self, pages: PageReader) -> None:
+    def __init__(self, pages: PageReader, quotas: Quotas | None = None) -> None:
         self._pages = pages
+        self._quotas = Quotas(Limits()) if quotas is None else quotas
         self.by_id: dict[int, TopicQueue] = {}
         self.clusters: dict[int, Cluster] = {}
         self._by_topic: dict[str, dict[bytes, TopicQueue]] = {}
@@ -405,7 +409,7 @@ class TopicQueues:
         """Give a topic a queue, unless it has one."""
         queues = self.of_tenant(tenant)
         if topic not in queues:
-            queue = TopicQueue(tenant, topic, queue_id, self._pages)
+            queue = TopicQueue(tenant, topic, queue_id, self._pages, self._quotas.of(tenant))
             queues[topic] = queue
             self.names_bytes += len(topic)
             queue.maker = maker

@@ -27,19 +27,19 @@ def test_refusal(topic: bytes, payload: bytes, properties: bytes, code: int) -> 
     settings.payload_format_check = True
     settings.retained_bytes_max = 4 if payload == b"long" else 1000
     packet = Publish(topic, 1, True, False, 1, properties, NO_EXPIRY, payload)
-    assert Admission(settings).refusal(5, Tenant("t", MemoryJournal()), packet) == code
+    assert Admission(settings).refusal(5, Tenant("t", MemoryJournal(), limits=settings), packet) == code
 
 
 def test_a_will_is_asked_for_the_same() -> None:
     settings = BrokerSettings()
     settings.payload_format_check = True
     admission = Admission(settings)
-    assert admission.refusal_of_will(Will("$SYS/x", b"")) == 0x90
-    assert admission.refusal_of_will(Will("t", b"\xff", properties=b"\x01\x01")) == 0x99
-    assert admission.refusal_of_will(Will("t", b"\xff")) == 0
+    assert admission.refusal_of_will(settings, Will("$SYS/x", b"")) == 0x90
+    assert admission.refusal_of_will(settings, Will("t", b"\xff", properties=b"\x01\x01")) == 0x99
+    assert admission.refusal_of_will(settings, Will("t", b"\xff")) == 0
 
 
 def test_no_limit_is_no_limit() -> None:
     settings = BrokerSettings()
     settings.retained_messages_max = settings.retained_bytes_max = 0
-    assert Admission(settings).keeps(Tenant("t", MemoryJournal()), b"t", 1 << 40, 1 << 40)
+    assert Admission(settings).keeps(Tenant("t", MemoryJournal(), limits=settings), b"t", 1 << 40, 1 << 40)

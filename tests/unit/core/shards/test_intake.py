@@ -578,7 +578,7 @@ class Watch:
         streams.share_of = 0
         self.clock = self.harness.clock
         broker = self.harness.broker
-        self.intake = intake.Intake(self.clock, self.harness.settings, streams, broker.publishing)
+        self.intake = intake.Intake(self.clock, streams, broker.publishing)
 
     def session(self, name: str) -> Session:
         found = session_of(self.harness.client(name, version=5).link)

@@ -1,0 +1,91 @@
+"""What a tenant may have and may do: the numbers that its clients, sessions, queues and topics are held to.
+
+They are read where they are kept, at `Tenant.limits` or `Identity.limits`, and changed in place: then they hold for those
+who are connected too. What has to be known before CONNECT, or is one disk's and one process's whoever uses it, is no
+tenant's and stands in `BrokerSettings`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+
+class Limits:
+    """The limits of one tenant. Times in seconds, sizes in bytes; 0 means no limit where a limit may be absent.
+
+    `over_rate`: "wait", or "disconnect" where who publishes more than it may, by the limit of its user or by that of its
+    connection, is ended.
+    """
+
+    def __init__(self) -> None:
+        # Of each user, over all of its connections and sessions.
+        self.user_connections_max: int = 0
+        self.user_messages_per_s: int = 0
+        self.user_subscriptions_max: int = 0  # of the sessions, also while they are away
+        self.over_rate: str = "wait"
+        # Of sessions.
+        self.backlog_messages_max: int = 10_000
+        self.backlog_bytes_max: int = 0
+        self.application_backlog_bytes_max: int = 1 << 30
+        self.tenant_backlog_bytes_max: int = 0  # of all of them together
+        self.session_expiry_max_s: int = 0xFFFFFFFF
+        self.v311_session_expiry_s: int = 30 * 86_400
+        self.receive_maximum: int = 1024
+        self.inflight_max: int = 1024
+        self.keep_alive_max_s: int = 0
+        self.subscriptions_max: int = 10_000
+        self.subscription_bytes_max: int = 32 << 20
+        # Of topics and of what is retained.
+        self.retained_messages_max: int = 100_000
+        self.retained_bytes_max: int = 256 << 20
+        self.topic_levels_max: i64 = 256
+        self.filter_levels_max: int = 256
+        # Of devices that speak frames, of topic queues and of their clusters.
+        self.user_devices_max: int = 100_000
+        self.queues_max: int = 10_000
+        self.queue_messages_max: int = 1_000_000
+        self.queue_bytes_max: int = 1 << 30
+        self.queue_age_s: int = 7 * 86_400
+        self.user_queues_max: int = 5000  # with clusters, that one user has begun
+        self.device_queues_max: int = 1000
+        self.clusters_max: int = 100  # of a topic
+        self.cluster_in_flight_max: int = 10_000
+
+    def take(self, other: Limits) -> None:
+        """Become equal to other limits."""
+        for name in NAMES:
+            setattr(self, name, getattr(other, name))
+
+
+NAMES: Final = (
+    "user_connections_max",
+    "user_messages_per_s",
+    "user_subscriptions_max",
+    "over_rate",
+    "backlog_messages_max",
+    "backlog_bytes_max",
+    "application_backlog_bytes_max",
+    "tenant_backlog_bytes_max",
+    "session_expiry_max_s",
+    "v311_session_expiry_s",
+    "receive_maximum",
+    "inflight_max",
+    "keep_alive_max_s",
+    "subscriptions_max",
+    "subscription_bytes_max",
+    "retained_messages_max",
+    "retained_bytes_max",
+    "topic_levels_max",
+    "filter_levels_max",
+    "user_devices_max",
+    "queues_max",
+    "queue_messages_max",
+    "queue_bytes_max",
+    "queue_age_s",
+    "user_queues_max",
+    "device_queues_max",
+    "clusters_max",
+    "cluster_in_flight_max",
+)
