@@ -97,7 +97,7 @@ def asked(lines: Sequence[str]) -> tuple[FileAccess, MemoryLink]:
         access = FileAccess(AccessSettings(acl_file=file.name), Audit(lambda *_, **__: None), Nowhere())
     broker = Worker(ManualScheduler(), Clock(), BrokerSettings()).own(0, MemoryJournal())
     link = MemoryLink(broker.worker)
-    link.identity, link.client_id = broker.sessions.identity_of("ada"), "press-7"
+    link.identity, link.client_id = broker.fold.tenant("default").identity_of("ada"), "press-7"
     return access, link
 
 

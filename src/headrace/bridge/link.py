@@ -70,6 +70,7 @@ class RemoteLink(StreamLink):
     ) -> None:
         super().__init__(broker.worker, PENDING_BYTES_MAX, UNLIMITED)
         self.broker = broker
+        self.identity = session.tenant.identity_of(None)
         self._bridging = bridging
         self._for = session
         self._connect = connect

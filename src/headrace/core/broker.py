@@ -105,7 +105,7 @@ class Broker(BatchListener):
         self.worker = worker
         self.timers = Timers()
         self.fold = Fold(journal, PacketIds(settings.direct_ids, settings.upper_ids), worker.quotas)
-        self.fold.tenant(worker.anyone.tenant)
+        self.fold.make(worker.anyone.tenant)
         self.commit = GroupCommit(journal, worker, settings.deliveries_at_once)
         self.delivery = Delivery(self.commit, journal, clock, settings)
         self.sharing = SharedDelivery(self.delivery, self.commit, journal, clock, settings)
@@ -265,7 +265,7 @@ class Broker(BatchListener):
             self.fold.queues.apply(record)
             return
         for tenant, reason, count in self.fold.queues.end(record):
-            self.fold.tenant(tenant).count_drop(reason, count)
+            self.fold.make(tenant).count_drop(reason, count)
 
     def end_part(self) -> None:
         """End a part of a batch: what the next part has for the same connections leaves in one write with this one,
@@ -297,7 +297,7 @@ class Broker(BatchListener):
                 self.publishing.acknowledge(link, message)
             except Exception as error:  # noqa: BLE001  who waits for the message does not wait for this
                 self.worker.contain("acknowledge", link, error)
-        tenant = self.fold.tenant(message.tenant) if session is None else session.tenant
+        tenant = self.fold.make(message.tenant) if session is None else session.tenant
         if message.flags & FLAG_PRODUCER:
             try:
                 tenant.producers.apply(message)
@@ -317,7 +317,7 @@ class Broker(BatchListener):
             self.neighbours.took(copy)
         if not self.fold.streams.takes(copy):
             return 1
-        tenant = self.fold.tenant(copy.tenant)
+        tenant = self.fold.make(copy.tenant)
         if copy.flags & FLAG_RETAIN:
             self.router.keep(tenant, copy)
         if copy.flags & FLAG_QOS == 0:  # in order with what comes live of its shard
@@ -332,7 +332,7 @@ class Broker(BatchListener):
     def _apply_event(self, event: Event) -> i64:
         """Apply only what waits for durability; the other events took effect when they were appended."""
         if isinstance(event, RetainedExpired):
-            tenant = self.fold.tenant(event.tenant)
+            tenant = self.fold.make(event.tenant)
             tenant.retained.remove(event.topic.encode("utf-8"), event.message_offset)
             return 1
         if isinstance(event, SessionEnded):

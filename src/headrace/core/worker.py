@@ -12,7 +12,7 @@ from typing import Final
 from headrace.core.broker import Broker
 from headrace.core.homes import Homes
 from headrace.core.inbound.devices import Devices
-from headrace.core.inbound.reception import Reception
+from headrace.core.inbound.reception import NAMELESS, Reception
 from headrace.core.inbound.turns import Turns
 from headrace.core.ports.access import Access
 from headrace.core.ports.clock import Clock, Scheduler
@@ -75,10 +75,12 @@ class Worker(WorkerPort):
             return self.brokers[self._newcomers % len(self.brokers)] if self.brokers else None
         return self._shards.get(self.homes.of_client(tenant, client_id))
 
-    def bind_device(self, link: Link, client_id: str) -> Devices | None:
-        """Bind a link to the home of a device that speaks frames. None: that is another worker's, who takes the link.
-        Raises ProtocolError if nobody does."""
-        home = self.home_of(self.anyone.tenant, client_id)
+    def bind_device(self, link: Link, client_id: str, user: str | None = None) -> Devices | None:
+        """Bind a link to the home of a device that speaks frames, and signs in as a user if one is given. None: that is
+        another worker's, who takes the link. Raises ProtocolError if nobody does."""
+        if not self.place(link, user):
+            raise ProtocolError(rc.NOT_AUTHORIZED, NAMELESS)
+        home = self.home_of(link.identity.tenant, client_id)
         if home is None:
             if self.arrivals.leaves(link, client_id, False):
                 return None

@@ -54,7 +54,8 @@ class Bridges:
                 self._tell_retired(session)
         self.bridges = []
         for settings in configured:
-            home = self._worker.home_of(self._worker.anyone.tenant, BRIDGE_PREFIX + settings.name)
+            tenant = self._worker.tenancy.of_bridge(settings.name)
+            home = self._worker.home_of(tenant, BRIDGE_PREFIX + settings.name)
             if home is not None:  # else the worker has it that owns its shard
                 self.bridges.append(self._made(settings, home))
 
@@ -101,8 +102,9 @@ class Bridges:
             name = bridge.settings.name
             topic = f"$SYS/broker/{state_of_bridge(name)}"
             for broker in self._worker.brokers:
-                tenant = broker.fold.tenant(bridge.session.tenant.name)
-                broker.system.publish(tenant, topic, b"1" if up else b"0")
+                tenant = broker.fold.tenants.get(bridge.session.tenant.name)
+                if tenant is not None:
+                    broker.system.publish(tenant, topic, b"1" if up else b"0")
             self.states[name] = int(up)
             if self.changed is not None:
                 self.changed()

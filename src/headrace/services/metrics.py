@@ -58,7 +58,9 @@ class BrokerCollector(Collector):
             for tenant in broker.fold.tenants.values():
                 tenants.setdefault(tenant.name, []).append(tenant)
         counters = {name: [tenant.counters for tenant in parts] for name, parts in tenants.items()}
-        counters.setdefault(self._worker.anyone.tenant, []).append(self._worker.arrivals.counters)
+        unknown = counters.setdefault(self._worker.anyone.tenant, [])
+        unknown.append(self._worker.arrivals.counters)
+        unknown.extend(broker.fold.strangers for broker in self._worker.brokers)
         for counter, (name, text) in TENANT_COUNTERS.items():
             family = CounterMetricFamily(f"headrace_{name}", text, labels=["tenant"])
             for tenant_name, parts in counters.items():

@@ -29,7 +29,8 @@ class NodeSums:
         """Tell the other workers what our shards have, and our shards what all others have. Returns the seconds until
         the next time."""
         for name in {name for broker in self._brokers for name in broker.fold.tenants}:
-            tenants = [broker.fold.tenant(name) for broker in self._brokers]
+            folds = [broker.fold for broker in self._brokers]
+            tenants = [fold.tenants[name] for fold in folds if name in fold.tenants]
             messages = self._elsewhere("retained messages", tenants, lambda tenant: len(tenant.retained))
             memory = self._elsewhere("retained memory", tenants, lambda tenant: tenant.retained.memory())
             queues = self._elsewhere("queues", tenants, lambda tenant: len(tenant.queues))

@@ -132,7 +132,8 @@ class _Shard:
             fold = folded(self._directory, self._number, self._count)
         except NoJournal:
             return []
-        sessions = fold.tenant(DEFAULT_TENANT).sessions.values()
+        tenant = fold.tenants.get(DEFAULT_TENANT)
+        sessions = [] if tenant is None else tenant.sessions.values()
         return [session for session in sessions if not session.stands_in]
 
     def read_on(self) -> None:

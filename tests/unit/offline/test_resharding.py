@@ -19,7 +19,7 @@ NAMES = st.lists(st.text(st.characters(exclude_characters="\0", codec="utf-8"), 
 
 def fold_of(names: list[str]) -> Fold:
     fold = Fold(MemoryJournal())
-    tenant = fold.tenant(TENANT)
+    tenant = fold.make(TENANT)
     for number, name in enumerate(names):
         tenant.producers.restore(f"{TENANT}{name}\0line".encode(), number, number)
         tenant.devices.own(name, "user")
@@ -28,7 +28,7 @@ def fold_of(names: list[str]) -> Fold:
 
 
 def owners(fold: Fold) -> list[str]:
-    return list(fold.tenant(TENANT).devices.owners)
+    return list(fold.make(TENANT).devices.owners)
 
 
 @given(NAMES, st.integers(2, 5))

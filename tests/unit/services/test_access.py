@@ -233,7 +233,7 @@ def test_anonymous_clients_where_they_are_allowed(
     assert access.may_receive(link, b"a")
     assert not access.may_publish(link, b"b")
     assert access.may_subscribe(link, "a")
-    link.identity, link.grants = broker.sessions.identity_of("ada"), None
+    link.identity, link.grants = broker.fold.tenant("default").identity_of("ada"), None
     assert access.may_publish(link, b"b")
 
 

@@ -1,6 +1,6 @@
 """The sessions behind bridges: where messages for another broker wait, and which packet ids are under way.
 
-Runs on the loop. Such a session is an APPLICATION of the default tenant that never expires. It exists, with its
+Runs on the loop. Such a session is an APPLICATION of the bridge's tenant that never expires. It exists, with its
 subscriptions, from the start of the broker on, so nothing is missed before the other broker is reached. Whatever is
 acknowledged to or by the other broker is what a session's records say anyway: a bridge has no state of its own.
 """
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.core.inbound.connect import Sessions
     from headrace.core.ports.link import Link, WorkerPort
     from headrace.core.state.state import Fold
+    from headrace.core.state.tenant import Tenant
 
 
 class Bridging:
@@ -48,7 +49,7 @@ class Bridging:
         self._sessions = sessions
         self._retained = retained
         self._clock = worker.clock
-        self._tenant = fold.tenant(worker.anyone.tenant)
+        self._worker = worker
 
     def open(self, name: str, filters: dict[str, int]) -> Session:
         """Return the session of the bridge `name`, subscribed to exactly these filters (local ones, with their QoS).
@@ -56,9 +57,10 @@ class Bridging:
         What it was subscribed to before is undone. All of it is durable once `commit` has caught up.
         """
         client_id = BRIDGE_PREFIX + name
-        session = self._sessions.present(self._tenant, client_id)
+        tenant = self._fold.make(self._worker.tenancy.of_bridge(name))
+        session = self._sessions.present(tenant, client_id)
         if session is None:
-            session = self._opened(client_id)
+            session = self._opened(tenant, client_id)
         elif session.expiry_s != NEVER_EXPIRES:  # retired meanwhile
             self._expire_after(session, NEVER_EXPIRES)
         self._subscribe(session, filters)
@@ -68,7 +70,7 @@ class Bridging:
         """Let the sessions of bridges that are not configured any more run out: nothing new goes in, and what waits is
         kept as long as a 3.1.1 session would be. Returns those that still hold something."""
         left = []
-        for session in list(self._tenant.sessions.values()):
+        for session in [one for tenant in self._fold.tenants.values() for one in tenant.sessions.values()]:
             name = session.client_id.removeprefix(BRIDGE_PREFIX)
             if name == session.client_id or name in configured:
                 continue
@@ -79,7 +81,7 @@ class Bridging:
             left.append(session)
             self._unsubscribe(session, list(session.subscriptions or {}))
             if session.expiry_s == NEVER_EXPIRES:
-                self._expire_after(session, self._tenant.limits.v311_session_expiry_s)
+                self._expire_after(session, session.tenant.limits.v311_session_expiry_s)
         return left
 
     def attach(self, link: Link, session: Session, version: int, fresh: bool, then: Deferred) -> None:
@@ -126,10 +128,10 @@ class Bridging:
         if qos:
             self.settle(link, qos, packet_id, TOPIC_NAME_INVALID)
 
-    def _opened(self, client_id: str) -> Session:
+    def _opened(self, tenant: Tenant, client_id: str) -> Session:
         event = SessionOpened.at(
             self._clock.now_us,
-            self._tenant.name,
+            tenant.name,
             client_id,
             session_type=APPLICATION,
             expiry_s=NEVER_EXPIRES,

@@ -175,11 +175,11 @@ class FarOwners:
     def asked(self, wire: Wire, frame: QueueFrame) -> None:
         """Answer a shard where a device of this one wants to speak, when the answer is durable."""
         if isinstance(frame, Claimed):
-            tenant = self._fold.tenant(frame.tenant)
+            tenant = self._fold.make(frame.tenant)
             code = self._owners.decide(tenant, frame.client_id, frame.user)
             self._commit.defer(_Decision(wire, Decided(frame.connection, code)))
         elif isinstance(frame, Told):
-            self._owners.adopt(self._fold.tenant(frame.tenant), frame.client_id, frame.user)
+            self._owners.adopt(self._fold.make(frame.tenant), frame.client_id, frame.user)
 
 
 class _Decision(Deferred):

@@ -69,7 +69,6 @@ class Sessions(SignInListener):
         self._timers = timers
         self._clock = worker.clock
         self._settings = worker.settings
-        self._anyone = worker.anyone
         self._homes = worker.homes
         self._shard = shard
         self.access: Access | None = None
@@ -113,17 +112,18 @@ class Sessions(SignInListener):
 
     def signed_in(self, link: Link, packet: Connect, answer: Identity | int) -> None:
         """Note that access control has answered [MQTT-3.1.4-2]."""
-        if isinstance(answer, Identity):
+        if isinstance(answer, int):
+            self._refuse(link, answer)
+        elif answer.tenant != link.identity.tenant:  # its home is not here
+            self._refuse(link, rc.NOT_AUTHORIZED)
+        else:
             link.identity = answer
             self._admit(link, packet)
-        else:
-            self._refuse(link, answer)
-
-    def identity_of(self, user: str | None) -> Identity:
-        return self._fold.tenant(self._anyone.tenant).identity_of(user)
 
     def owner_of(self, tenant: str, client_id: str) -> str | None:
-        of_tenant = self._fold.tenant(tenant)
+        of_tenant = self._fold.tenants.get(tenant)
+        if of_tenant is None:
+            return None
         owner = of_tenant.devices.owners.get(client_id)
         if owner is None:
             session = self.present(of_tenant, client_id)
@@ -155,12 +155,13 @@ class Sessions(SignInListener):
         return True
 
     def user_before(self, tenant: str, client_id: str) -> str | None:
-        session = self._fold.tenant(tenant).sessions.get(client_id)
+        of_tenant = self._fold.tenants.get(tenant)
+        session = None if of_tenant is None else of_tenant.sessions.get(client_id)
         return None if session is None or session.link is None else session.link.identity.user
 
     def _admit(self, link: Link, packet: Connect) -> None:
         """Find or make the session, answer with CONNACK."""
-        tenant = self._fold.tenant_of(link)
+        tenant = self._fold.let_in(link)
         answer = Properties()
         client_id = packet.client_id
         if not client_id:
@@ -247,7 +248,7 @@ class Sessions(SignInListener):
         return 0
 
     def _refuse(self, link: Link, reason_code: int) -> None:
-        counters = self._fold.tenant_of(link).counters
+        counters = self._fold.counters_of(link)
         counters.connects_refused += 1
         counters.refuse("connect", reason_code)
         link.reject(reason_code)
@@ -360,7 +361,7 @@ class Sessions(SignInListener):
     def protocol_error(self, link: Link, error: ProtocolError) -> None:
         """Answer with the reason code the version knows, close that connection only (P9)."""
         session = session_of(link)
-        self._fold.tenant_of(link).counters.protocol_errors += 1
+        self._fold.counters_of(link).protocol_errors += 1
         link.refuse(error)
         if session is not None:
             self._detach(link, session)

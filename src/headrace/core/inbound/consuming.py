@@ -117,7 +117,7 @@ class Consuming(Requests):
         for topic_filter in self._settings.queue_topics:
             topic = topic_filter.encode("utf-8")
             if valid_topic(topic) and self.is_home(DEFAULT_TENANT, topic):
-                self.open(self._fold.tenant(DEFAULT_TENANT), topic, NO_MAKER)
+                self.open(self._fold.make(DEFAULT_TENANT), topic, NO_MAKER)
 
     def home_of(self, tenant: str, topic: bytes) -> int:
         """Return the shard where a topic has its queue."""

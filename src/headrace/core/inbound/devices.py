@@ -76,10 +76,14 @@ class Devices:
         if link.rights is not None:
             link.rights.ended()
             link.rights = None
-        link.identity = self._worker.anyone
-        link.client_id = client_id
+        bound, link.client_id = link.identity.tenant, client_id
+        is_of_another = not self._worker.place(link, user) or link.identity.tenant != bound
         hello = _Hello(self, client, sn, asked)
         packet = Connect(0, client_id, True, 0, user, password)
+        if is_of_another:  # the home of the first one is that of its tenant
+            link.identity = Identity(bound, None, self._worker.quotas.look(bound))
+            hello.signed_in(link, packet, rc.NOT_AUTHORIZED)
+            return
         if access is None:
             allowed = self._worker.settings.allow_anonymous
             hello.signed_in(link, packet, link.identity if allowed else rc.NOT_AUTHORIZED)
@@ -105,8 +109,8 @@ class Devices:
     def claimed(self, client: DeviceLink, sn: bytes, code: int, asked: bool) -> None:
         """Take the answer of the home of a device that is to be let in."""
         link = client.link
-        counters = self._fold.tenant_of(link).counters
         if code:
+            counters = self._fold.counters_of(link)
             counters.connects_refused += 1
             counters.refuse("connect", code)
             client.state = _STRANGER
@@ -116,8 +120,9 @@ class Devices:
                 client.voice.fail(code, rc.name(code))
             link.close()
             return
+        tenant = self._fold.let_in(link)
         if client not in self.clients:
-            counters.connects += 1
+            tenant.counters.connects += 1
         client.admitted(sn)
         self.clients[client] = None
         link.let_in()
@@ -137,11 +142,8 @@ class Devices:
 
     def owner_of(self, name: str, client_id: str) -> str | None:
         """Return the user whom a client id of a tenant belongs to, as far as it is at home here; None: nobody."""
-        return self.owners.of(self._fold.tenant(name), client_id)
-
-    def identity_of(self, user: str | None) -> Identity:
-        """Return whom a connection is that signs in as this user."""
-        return self._fold.tenant(self._worker.anyone.tenant).identity_of(user)
+        tenant = self._fold.tenants.get(name)
+        return None if tenant is None else self.owners.of(tenant, client_id)
 
     def speak_as(self, client: DeviceLink, sn: bytes, client_id: str, known: bool) -> bool:
         """Let another device speak on a connection; `known`: it has spoken there before. False: its home answers later.
@@ -256,8 +258,9 @@ class Devices:
             client.link.close()
 
 
-# A link goes to the shard where this client id is at home; None: to another worker, with all that it has sent.
-Bind = Callable[[Link, str], Devices | None]
+# A link goes to the shard where this client id, of the tenant of this user, is at home; None: to another worker, with
+# all that it has sent.
+Bind = Callable[[Link, str, str | None], Devices | None]
 
 
 class DeviceLink(FrameHandler):
@@ -309,11 +312,12 @@ class DeviceLink(FrameHandler):
         """Return whether the connection has not been let in yet."""
         return self.state != _LET_IN
 
-    def _bound(self, sn: bytes) -> Devices | None:
-        """Return the devices of the shard that the connection is bound to; the first one that speaks, `sn`, decides
-        which that is. None: it is another worker's, who takes the connection. Raises ProtocolError if nobody does."""
+    def _bound(self, sn: bytes, user: str | None) -> Devices | None:
+        """Return the devices of the shard that the connection is bound to; the first one that speaks, `sn` of this user,
+        decides which that is. None: it is another worker's, who takes the connection. Raises ProtocolError if nobody
+        does."""
         if self._devices is None:
-            self._devices = self._bind(self.link, self.name_of(sn))
+            self._devices = self._bind(self.link, self.name_of(sn), user)
         return self._devices
 
     def _home(self) -> Devices:
@@ -382,7 +386,7 @@ class DeviceLink(FrameHandler):
         if sn == self._sn and self.state == _LET_IN:
             return True
         if self.state != _LET_IN:
-            devices = self._bound(sn)
+            devices = self._bound(sn, None)
             if devices is None:
                 return False
             devices.sign_in(self, sn, None, b"", False)
@@ -407,10 +411,10 @@ class DeviceLink(FrameHandler):
     # FrameHandler
 
     def hello(self, sn: bytes, user: str, password: bytes) -> None:
-        devices = self._bound(sn)
+        name = user if user or password else None
+        devices = self._bound(sn, name)
         if devices is not None:
-            anonymous = not user and not password
-            devices.sign_in(self, sn, None if anonymous else user, password, True)
+            devices.sign_in(self, sn, name, password, True)
 
     def publish(self, sn: bytes, seq: i64, topic: bytes, payload: bytes) -> None:
         if self._speaks(sn):
@@ -543,17 +547,16 @@ class _Hello(SignInListener):
 
     def signed_in(self, link: Link, packet: Connect, answer: Identity | int) -> None:
         code = rc.SUCCESS
-        if isinstance(answer, Identity):
-            link.identity = answer
-        else:
+        if isinstance(answer, int):
             code = answer
+        elif answer.tenant != link.identity.tenant:
+            code = rc.NOT_AUTHORIZED
+        else:
+            link.identity = answer
         self._devices.let_in(self._client, self._sn, code, self._asked)
 
     def waits(self) -> bool:
         return self._client.link.asks
-
-    def identity_of(self, user: str | None) -> Identity:
-        return self._devices.identity_of(user)
 
     def owner_of(self, tenant: str, client_id: str) -> str | None:
         return self._devices.owner_of(tenant, client_id)

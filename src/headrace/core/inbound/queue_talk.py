@@ -77,7 +77,7 @@ class QueueTalk(QueuePort):
         self.visitors.closed(shard)
 
     def user_of(self, message: Message) -> str:
-        tenant, client_id = self._fold.tenant(message.tenant), message.client_id
+        tenant, client_id = self._fold.make(message.tenant), message.client_id
         user = self._owners.of(tenant, client_id)
         if user is None and not tenant.devices.is_home(client_id):
             return _UNKNOWN + client_id  # a device behind a gateway: it counts by itself alone
@@ -85,7 +85,7 @@ class QueueTalk(QueuePort):
 
     def begins(self, message: Message, user: str) -> None:
         if self._consuming.is_home(message.tenant, message.topic):
-            tenant = self._fold.tenant(message.tenant)
+            tenant = self._fold.make(message.tenant)
             client_id = message.client_id
             if user.startswith(_UNKNOWN) and tenant.devices.is_home(client_id):
                 user = self._owners.of(tenant, client_id) or ""

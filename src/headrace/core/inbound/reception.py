@@ -8,6 +8,8 @@ nothing of it is counted here; if that cannot be, it is told to come later.
 
 from __future__ import annotations
 
+from typing import Final
+
 from headrace.core.ports.elsewhere import Departing, Elsewhere, Refuser
 from headrace.core.ports.link import BrokerPort, Link, WorkerPort
 from headrace.core.ports.witness import Testimony
@@ -15,6 +17,8 @@ from headrace.core.state.counters import Counters
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Connect
+
+NAMELESS: Final = "no tenant may have this name"
 
 
 class Reception(BrokerPort):
@@ -29,14 +33,17 @@ class Reception(BrokerPort):
         self.elsewhere: Elsewhere | None = None
 
     def on_connect(self, link: Link, packet: Connect) -> None:
-        home = self._worker.home_of(self._worker.anyone.tenant, packet.client_id)
+        if not self._worker.place(link, packet.username):
+            _take_down(link, packet)
+            self.turn_away(link, packet.client_id, rc.NOT_AUTHORIZED, NAMELESS)
+            return
+        home = self._worker.home_of(link.identity.tenant, packet.client_id)
         if home is not None:
             home.on_connect(link, packet)
             return
-        link.version = packet.version
-        link.max_packet_size = packet.properties.maximum_packet_size or 0
+        _take_down(link, packet)
         if not self.leaves(link, packet.client_id, True):
-            self.turn_away(link, packet.client_id, "its shard is not here")
+            self.turn_away(link, packet.client_id, rc.SERVER_UNAVAILABLE, "its shard is not here")
 
     def leaves(self, link: Link, client_id: str, packets: bool) -> bool:
         """Let the other workers take a link to where its client is at home; `packets`: it speaks MQTT, else frames.
@@ -44,16 +51,16 @@ class Reception(BrokerPort):
         worker, elsewhere = self._worker, self.elsewhere
         if elsewhere is None or link.arrived:
             return False
-        shard = worker.homes.of_client(worker.anyone.tenant, client_id)
+        shard = worker.homes.of_client(link.identity.tenant, client_id)
         link.leave()
         elsewhere.take(Departing(self._packets if packets else self._frames, link, shard, client_id))
         return True
 
-    def turn_away(self, link: Link, client_id: str, why: str) -> None:
-        """Refuse a client that speaks MQTT and has no home that could be reached now."""
-        link.reject(rc.SERVER_UNAVAILABLE)
+    def turn_away(self, link: Link, client_id: str, code: int, why: str) -> None:
+        """Refuse a client that speaks MQTT and has no home, or none that could be reached now."""
+        link.reject(code)
         link.close()
-        self.note_refused(link, client_id, rc.SERVER_UNAVAILABLE, why)
+        self.note_refused(link, client_id, code, why)
 
     def note_refused(self, link: Link, client_id: str, code: int, why: str) -> None:
         """Count a client that was refused, and tell of it."""
@@ -78,6 +85,12 @@ class Reception(BrokerPort):
         link.close()
 
 
+def _take_down(link: Link, packet: Connect) -> None:
+    """Note what a refusal depends on."""
+    link.version = packet.version
+    link.max_packet_size = packet.properties.maximum_packet_size or 0
+
+
 class _OfPackets(Refuser):
     """Refuses clients that speak MQTT."""
 
@@ -85,7 +98,7 @@ class _OfPackets(Refuser):
         self._reception = reception
 
     def refuse_departing(self, departing: Departing, error: ProtocolError) -> None:
-        self._reception.turn_away(departing.link, departing.client_id, error.message)
+        self._reception.turn_away(departing.link, departing.client_id, rc.SERVER_UNAVAILABLE, error.message)
 
 
 class _OfFrames(Refuser):

@@ -438,7 +438,7 @@ class Clusters(Readers):
                 size += message.size
                 found.append(self._give(consumer, serial, message, redelivered))
         if found:
-            counters = self._fold.tenant(cluster.queue.tenant).counters
+            counters = self._fold.make(cluster.queue.tenant).counters
             counters.publishes_sent += len(found)
             counters.bytes_sent += size
         return found
@@ -475,7 +475,7 @@ class Clusters(Readers):
 
     def _drop(self, cluster: Cluster, serial: int, reason: int) -> None:
         cluster.finish(serial)
-        self._fold.tenant(cluster.queue.tenant).count_drop(reason, 1)
+        self._fold.make(cluster.queue.tenant).count_drop(reason, 1)
         numbers = [cluster.cluster_id, serial, reason]
         self._commit.append(number_record(CLUSTER_DROPPED, self._worker.clock.now_us, numbers))
 

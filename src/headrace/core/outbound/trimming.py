@@ -78,7 +78,7 @@ class Trimming:
         for cluster in queue.clusters.values():
             cluster.forget(serial)
         if lost:
-            self._fold.tenant(queue.tenant).count_drop(reason, 1)
+            self._fold.make(queue.tenant).count_drop(reason, 1)
         trimmed[reason] = trimmed.get(reason, 0) + (1 if lost else 0)
 
     def note(self) -> None:

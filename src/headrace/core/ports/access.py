@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
+from headrace.core.ports.identity import Identity
 from headrace.core.ports.rights import UNLIMITED, Rights
 
 if TYPE_CHECKING:
-    from headrace.core.ports.identity import Identity
     from headrace.core.ports.link import Link
     from headrace.mqtt.packets import Connect
 
@@ -31,10 +31,6 @@ class SignInListener:
     def waits(self) -> bool:
         """Return whether the client's later packets wait for something else still, once `signed_in` was called."""
         return False
-
-    def identity_of(self, user: str | None) -> Identity:
-        """Return whom a client is that signs in as this user, with the limits of its tenant."""
-        raise NotImplementedError
 
     def owner_of(self, tenant: str, client_id: str) -> str | None:
         """Return the user whom a client id belongs to, as that of a session or as the SN of a device; None: nobody."""
@@ -70,8 +66,10 @@ class SignIn:
         return size
 
     def identity_of(self, user: str | None) -> Identity:
-        """Return whom the client is if it signs in as this user; None is nobody in particular."""
-        return self._listener.identity_of(user)
+        """Return whom the client is if it signs in as this user of its tenant; None is nobody in particular. Nothing is
+        made for the tenant by that."""
+        tenant = self.link.identity.tenant
+        return Identity(tenant, user, self.link.worker.quotas.look(tenant))
 
     def owner(self, tenant: str) -> str | None:
         """Return the user whom the session that it asks for belongs to, if there is one."""

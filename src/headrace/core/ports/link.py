@@ -17,14 +17,14 @@ from headrace.core.homes import Homes
 from headrace.core.ports.buffers import Buffers
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.failures import Failures
+from headrace.core.ports.identity import Identity
 from headrace.core.ports.owned import Owned
 from headrace.core.ports.settings import BrokerSettings
-from headrace.core.ports.tenancy import Quotas
+from headrace.core.ports.tenancy import NO_TENANT, Quotas, Tenancy
 from headrace.core.ports.timers import Timer, Timers
 from headrace.mqtt.protocol import ServerHandler
 
 if TYPE_CHECKING:
-    from headrace.core.ports.identity import Identity
     from headrace.core.ports.rights import Rights
     from headrace.core.records.message import FrameMessage, Message
     from headrace.errors import ProtocolError
@@ -90,7 +90,8 @@ class WorkerPort:
     whose socket is above its high mark, `bytes_received` and `bytes_sent` the bytes of whole packets, `dirty` those with
     bytes to write.
     `share` is what a link may have done when it is read, in small packets (`core.inbound.turns`). `anyone` is who
-    everybody is that was not asked, of the tenant that all belong to.
+    everybody is that was not asked, of the default tenant; `tenancy` says who is of another one, `quotas` has the limits
+    of each.
     """
 
     reception: BrokerPort  # serves links until they are bound to a broker
@@ -100,6 +101,7 @@ class WorkerPort:
         self.settings = settings
         self.anyone = anyone
         self.quotas = Quotas(settings)
+        self.tenancy = Tenancy()
         self.homes = homes
         self.timers = Timers()
         self.buffers = Buffers()
@@ -114,6 +116,16 @@ class WorkerPort:
         self.share: i64 = WORK_AT_ONCE
         self.bytes_received = 0  # as `$SYS` wants them; counted per read and per write
         self.bytes_sent = 0
+
+    def place(self, link: Link, user: str | None) -> bool:
+        """Note the tenant of a client that names itself, with this user or with none. False: no tenant may be called
+        what it says, and it is refused."""
+        tenant = self.tenancy.of_client(user, link.listener(), link.certificate_name)
+        if tenant in (self.anyone.tenant, NO_TENANT):
+            link.identity = self.anyone
+        else:
+            link.identity = Identity(tenant, None, self.quotas.look(tenant))
+        return tenant != NO_TENANT
 
     def home_of(self, tenant: str, client_id: str) -> BrokerPort | None:
         """Return the broker where a client is at home, None if it is not in this process. A client without an id is at
@@ -268,7 +280,9 @@ class Link(ServerHandler):
         self.certificate_name: str | None = ""
         self.messages_per_s: int = 0  # that it may publish; 0: as many as it likes
         self.subscriptions_max: int = 0  # of its session; 0: as the settings say
-        self.identity: Identity = worker.anyone  # who it is, once it has signed in
+        self.identity: Identity = (
+            worker.anyone
+        )  # whose it is from CONNECT on, who it is once it has signed in
         self.rights: Rights | None = None  # what it may do; None: everything
         self.client_id = ""
         self.grants: object | None = None  # what access control remembers of it

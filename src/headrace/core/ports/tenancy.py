@@ -1,9 +1,37 @@
-"""The tenants of a worker: the limits that each of them has."""
+"""The port to tenants: whose a client is, and the limits that each tenant has.
+
+Whose a client is follows from what its CONNECT or HELLO says and from where its connection came in, and from nothing
+else: it is known before the home of the client is computed, each worker that a connection is handed to finds the same,
+and the answer is there at once. Whether there is such a tenant, and whether the
+client may come in, is for access control.
+"""
 
 from __future__ import annotations
 
+from typing import Final
+
+from mypy_extensions import mypyc_attr
+
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.ports.limits import Limits
+
+NO_TENANT: Final = ""  # no tenant may have the name that was given: the client is refused
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Tenancy:
+    """Says which tenant clients and bridges belong to, by its name. Pure: neither time nor what is stored has a say. The
+    default is one tenant for all."""
+
+    def of_client(self, user: str | None, listener: str, certificate: str | None) -> str:
+        """Return the tenant of a client by the user name of its CONNECT or HELLO, the URL of its listener and the name
+        in its certificate (`Link.certificate_name`). NO_TENANT: the client is refused, before anything is made for it.
+        """
+        return DEFAULT_TENANT
+
+    def of_bridge(self, name: str) -> str:
+        """Return the tenant of a configured bridge."""
+        return DEFAULT_TENANT
 
 
 class Quotas:

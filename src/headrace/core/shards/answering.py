@@ -94,7 +94,10 @@ class _Walk:
         """Return what the walk finds for the filter of now; it is None when there is no more for that one."""
         walk = self._walk
         if walk is None:
-            walk = fold.tenant(self.tenant).retained.walk(self.rows[self._at][1])
+            tenant = fold.tenants.get(self.tenant)
+            if tenant is None:
+                return []
+            walk = tenant.retained.walk(self.rows[self._at][1])
         found = walk.take(most)
         self._walk = None if walk.done else walk
         return found

@@ -207,7 +207,7 @@ class Taker:
     def _append_retained(self, copy: Copy) -> None:
         """Append a retained message; above the limits it is delivered and not kept, as its publisher's home does with
         its own."""
-        tenant = self._fold.tenant(copy.tenant)
+        tenant = self._fold.make(copy.tenant)
         limits = tenant.limits
         kept = tenant.retained.has_room(copy, limits.retained_messages_max, limits.retained_bytes_max)
         if not kept:
@@ -235,7 +235,7 @@ class Taker:
 
     def route(self, message: Message) -> i64:
         """Give a message at QoS 0 to its sessions."""
-        return self._router.route(self._fold.tenant(message.tenant), message, None)
+        return self._router.route(self._fold.make(message.tenant), message, None)
 
     @property
     def settled(self) -> i64:

@@ -118,7 +118,7 @@ class Replay:
         name = body[tenant_at : tenant_at + tenant_len]
         tenant = self._last_tenant
         if tenant is None or tenant.name_utf8 != name:
-            tenant = self._fold.tenant(name.decode("utf-8"))
+            tenant = self._fold.make(name.decode("utf-8"))
             self._last_tenant = tenant
         if tenant.shares():
             return False
@@ -167,7 +167,7 @@ class Replay:
         """Apply a message of another shard, unless it is here already."""
         if not self._fold.streams.takes(copy):
             return
-        tenant = self._fold.tenant(copy.tenant)
+        tenant = self._fold.make(copy.tenant)
         qos = copy.flags & FLAG_QOS
         if qos:
             self._route(tenant, copy, qos)
@@ -187,7 +187,7 @@ class Replay:
             _put_into_queue(tenant, message)
 
     def _message(self, message: Message) -> None:
-        tenant = self._fold.tenant(message.tenant)
+        tenant = self._fold.make(message.tenant)
         qos = message.flags & FLAG_QOS
         if qos == 2 and message.packet_id:
             self._incoming(message)
@@ -209,11 +209,11 @@ class Replay:
     def _queue(self, record: QueueRecord) -> None:
         if record.subkind == DEVICE_OWNED:
             fields = record.fields()
-            self._fold.tenant(str(fields["t"])).devices.own(str(fields["c"]), str(fields["u"]))
+            self._fold.make(str(fields["t"])).devices.own(str(fields["c"]), str(fields["u"]))
             return
         for tenant, reason, count in self._fold.queues.replay(record):
             if count:
-                self._fold.tenant(tenant).count_drop(reason, count)
+                self._fold.make(tenant).count_drop(reason, count)
 
     def _entry(self, target: Target, message: Message, qos: int) -> None:
         session = target.session
@@ -235,7 +235,7 @@ class Replay:
         elif isinstance(event, BrokerStarted):
             self._fold.started(event)
         elif isinstance(event, RetainedExpired):
-            retained = self._fold.tenant(event.tenant).retained
+            retained = self._fold.make(event.tenant).retained
             retained.remove(event.topic.encode("utf-8"), event.message_offset)
         elif isinstance(event, SessionEvent):
             session = self._fold.by_incarnation.get(event.incarnation)

@@ -195,12 +195,12 @@ class Restoring:
             self._fold.away.restore(cast(list[list[int]], value[1]))
 
     def _producers(self, value: list[object]) -> None:
-        producers = self._fold.tenant(cast(str, value[1])).producers
+        producers = self._fold.make(cast(str, value[1])).producers
         for row in cast(list[list[object]], value[2]):
             producers.restore(cast(bytes, row[0]), cast(int, row[1]), cast(int, row[2]))
 
     def _devices(self, value: list[object]) -> None:
-        devices = self._fold.tenant(cast(str, value[1])).devices
+        devices = self._fold.make(cast(str, value[1])).devices
         for client_id, user in cast(list[list[str]], value[2]):
             devices.own(client_id, user)
         for row in cast(list[list[object]], value[3]):
@@ -214,7 +214,7 @@ class Restoring:
             return
         if not is_full:
             self._topics.add((message.tenant, message.topic))
-        self._fold.tenant(message.tenant).retained.apply(message)
+        self._fold.make(message.tenant).retained.apply(message)
 
 
 def entry_of_producers(tenant: str, rows: list[list[object]]) -> bytes:
@@ -270,7 +270,7 @@ def _used_from(value: list[object], count: int) -> list[tuple[int, Maker]]:
 
 def _restore_topic(fold: Fold, value: list[object]) -> None:
     tenant, topic, number = cast(str, value[1]), cast(bytes, value[2]), cast(int, value[3])
-    fold.tenant(tenant)
+    fold.make(tenant)
     rows = cast(list[list[object]], value[6])
     used = _used_from(value, len(rows) + 1)
     fold.queues.opened(tenant, topic, number, used[0][1])
@@ -298,7 +298,7 @@ def restore(fold: Fold, files: Iterable[Iterable[bytes]]) -> None:
 
 
 def _restore_session(fold: Fold, value: list[object]) -> None:
-    tenant = fold.tenant(cast(str, value[1]))
+    tenant = fold.make(cast(str, value[1]))
     incarnation, applied, session_type, expiry_s = [cast(int, number) for number in value[3:7]]
     session = Session(tenant, cast(str, value[2]), incarnation, session_type, expiry_s)
     session.applied = applied
@@ -324,7 +324,7 @@ def _restore_session(fold: Fold, value: list[object]) -> None:
 
 
 def _restore_group(fold: Fold, value: list[object]) -> None:
-    tenant = fold.tenant(cast(str, value[1]))
+    tenant = fold.make(cast(str, value[1]))
     if value[0] == "dissolved":
         name, inner = split_share(cast(str, value[2]))
         group = Group(tenant, name, inner, cast(int, value[3]))

@@ -31,6 +31,7 @@ from headrace.core.records.record import (
     DROP_SESSION_ENDED,
 )
 from headrace.core.state.away import Away
+from headrace.core.state.counters import Counters
 from headrace.core.state.groups import GROUP_NUMBER_SHIFT, Group, draws_of, give_back, groups_of
 from headrace.core.state.packet_ids import PacketIds
 from headrace.core.state.queue import REF_QOS, reference
@@ -68,6 +69,7 @@ class Fold:
         self._quotas = Quotas(Limits()) if quotas is None else quotas
         self._ids = PacketIds() if ids is None else ids
         self.tenants: dict[str, Tenant] = {}
+        self.strangers = Counters()  # of those who were refused, of tenants that are not here
         self.by_incarnation: dict[int, Session] = {}
         self.roster = Roster()
         self.queues = TopicQueues(pages, self._quotas)
@@ -99,6 +101,11 @@ class Fold:
         self._owned_devices: Owned | None = None
 
     def tenant(self, name: str) -> Tenant:
+        """Return a tenant that was made. Raises KeyError: a look makes nothing; `tenants` is for who may find none."""
+        return self.tenants[name]
+
+    def make(self, name: str) -> Tenant:
+        """Return a tenant that history knows, or of which a client is let in: it is made, unless it was."""
         tenant = self.tenants.get(name)
         if tenant is None:
             tenant = Tenant(name, self._pages, self._ids, self._quotas.of(name))
@@ -132,8 +139,22 @@ class Fold:
             tenant.devices.homes, tenant.devices.shard = self._homes, self._shard
 
     def tenant_of(self, link: Link) -> Tenant:
-        """Return the tenant that a connection belongs to."""
-        return self.tenant(link.identity.tenant)
+        """Return the tenant of a connection that is let in, here or in another shard: it is made with its first one."""
+        tenant = self.tenants.get(link.identity.tenant)
+        return self.make(link.identity.tenant) if tenant is None else tenant
+
+    def let_in(self, link: Link) -> Tenant:
+        """Return the tenant of a connection that is let in now, and have the connection keep its limits."""
+        tenant = self.tenant_of(link)
+        identity = link.identity
+        if identity.limits is not tenant.limits:
+            link.identity = tenant.identity_of(identity.user)
+        return tenant
+
+    def counters_of(self, link: Link) -> Counters:
+        """Return where a connection is counted that may not have been let in: nothing is made for a tenant by that."""
+        tenant = self.tenants.get(link.identity.tenant)
+        return self.strangers if tenant is None else tenant.counters
 
     def _whole(self, shared: Commons) -> Tenant:
         """Return the tenant of a session or of a group, with its directories."""
@@ -161,7 +182,7 @@ class Fold:
             group.bind(serial, session, packet_id, received)
 
     def opened(self, event: SessionOpened) -> Session:
-        tenant = self.tenant(event.tenant)
+        tenant = self.make(event.tenant)
         session = Session(tenant, event.client_id, event.incarnation, event.session_type, event.expiry_s)
         session.opened_limit = event.sent_limit
         _note_owner(session, event)
