@@ -50,6 +50,16 @@ TESTED_TOGETHER = {
         "headrace/frames/server.py",
     ],
     "tests/unit/services/test_connection_log.py": ["headrace/core/ports/witness.py"],
+    "tests/unit/services/test_access.py": [
+        "headrace/services/files.py",
+        "headrace/services/permissions.py",
+    ],
+    "tests/unit/services/test_directory_access.py": [
+        "headrace/core/inbound/sign_ins.py",
+        "headrace/core/ports/directory.py",
+        "headrace/services/accounts.py",
+    ],
+    "tests/unit/core/inbound/test_user_limits.py": ["headrace/services/pacing.py"],
     "tests/unit/core/shards/test_neighbours.py": [
         "headrace/core/shards/peer.py",
         "headrace/core/shards/stream_settings.py",

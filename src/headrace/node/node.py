@@ -171,7 +171,7 @@ class Node:
             self._kept = NodeCounts(place.runtime / KEPT, *at, recovers=True, entries=NODE_SUMS_ENTRIES)
             self._tables = [counts, times, self._subscriptions, self._devices, self._kept]
             if self._access is not None:
-                self._access.counts, self._access.times = counts, times
+                self._access.count_with(counts, times)
         settings = door_settings(self.config)
         doors = Doors(self.worker, settings, self._access, log.warning, self._audit, counts, times)
         doors.ended = Endings().note if self._owns_process else None

@@ -24,6 +24,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from weakref import WeakSet, WeakValueDictionary
 
+from headrace.core.ports import directory as ports
 from headrace.errors import ConfigError
 from headrace.mqtt.topics import malformed_filter, split_share
 from headrace.services.filters import Names, RuleTree
@@ -40,10 +41,11 @@ class InvalidAcl(ConfigError):
     """A line of the ACL file cannot be understood. The message has its number."""
 
 
-class Grants:
+class Grants(ports.Grants):
     """What one user with one client id may do. Answers are remembered per topic."""
 
     def __init__(self, acl: Acl, trees: list[RuleTree], names: Names) -> None:
+        super().__init__()
         self.acl = acl
         self._trees = trees
         self._names = names
@@ -82,8 +84,8 @@ class Grants:
         return False
 
 
-@dataclass
-class Acl:
+@dataclass(eq=False)
+class Acl(ports.Rules):
     """One reading of the ACL file. `client_ids`: shell patterns by user; who is not in it may choose any."""
 
     anonymous: RuleTree = field(default_factory=RuleTree)

@@ -29,6 +29,7 @@ from pathlib import Path
 from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHashError
 
+from headrace.core.ports.directory import Secrets
 from headrace.errors import ConfigError
 from headrace.ownership import replace_secret
 
@@ -42,7 +43,7 @@ class InvalidPasswordFile(ConfigError):
     """A line of the password file cannot be understood. The message has its number, never the line."""
 
 
-class PasswordFile:
+class PasswordFile(Secrets):
     """One reading of the password file. A verified password is remembered for `remember_s`, and over a new reading of
     the file if the user's line is the same."""
 
@@ -52,6 +53,7 @@ class PasswordFile:
         remember_s: float = REMEMBER_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__()
         self._hashes = hashes
         self._remember_s = remember_s
         self._clock = clock

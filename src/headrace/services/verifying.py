@@ -19,8 +19,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from headrace.core.ports.directory import Secrets
 from headrace.services.fairness import FairQueue
-from headrace.services.passwords import PasswordFile
 
 THREADS = 2
 WAITING_MAX = 10_000
@@ -48,7 +48,7 @@ class Attempt:
     """A user name and a password to be checked against `passwords`. `verified` is told the answer, None if there was no
     telling; `abandoned` says whether nobody waits for it any more, and `forget` ends its connection then."""
 
-    passwords: PasswordFile
+    passwords: Secrets
     user: str
     password: bytes
     source: str

@@ -71,7 +71,7 @@ def clients(fold: Fold) -> list[str]:
 class Rule(Access):
     """Nobody may leave a will."""
 
-    def may_leave_will(self, user: str | None, client_id: str, topic: bytes) -> bool:
+    def may_leave_will(self, tenant: str, user: str | None, client_id: str, topic: bytes) -> bool:
         return False
 
 

@@ -191,11 +191,11 @@ def test_so_many_refusals_leave_in_a_second_unless_too_many_wait(
     def refused(taken_until_s: float) -> tuple[float, float]:
         """How long the answer waits, and how long it took in all, when others have the next seconds."""
         began = time.monotonic()
-        access._refusals_free_at = free_at = began + taken_until_s
+        access.accounts.refusals_free_at = free_at = began + taken_until_s
         loop.delays.clear()
         assert door.answer(user, "wrong") == rc.NOT_AUTHORIZED
         (delay,) = [delay for delay in loop.delays if delay != verifying.LOOK_S]
-        assert access._refusals_free_at in (free_at, pytest.approx(free_at + 1 / REFUSALS_PER_S))
+        assert access.accounts.refusals_free_at in (free_at, pytest.approx(free_at + 1 / REFUSALS_PER_S))
         return delay, delay + time.monotonic() - began
 
     assert refused(5.0)[1] >= 5.0
@@ -260,7 +260,7 @@ def test_denials_are_told_with_who_and_what(
     assert not access.may_subscribe(link, "b\n/#")
     assert not access.may_publish(link, b"a")
     access.note_denied(link, "publish", b"a")
-    assert not access.may_leave_will("ada", "c", b"w")
+    assert not access.may_leave_will("default", "ada", "c", b"w")
     assert told.reasons() == [("denied", "subscribe"), ("denied", "publish"), ("denied", "will_due")]
     assert told.lines[0][1]["topic"] == "b\\n/#"
     assert [(more["user"], more["client"]) for _, more in told.lines] == [("ada", "c")] * 3

@@ -14,6 +14,7 @@ from mypy_extensions import i64
 from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.inbound.admission import Admission
 from headrace.core.inbound.connack import Grants
+from headrace.core.inbound.sign_ins import SignIns
 from headrace.core.inbound.wills import Wills
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.ports.access import PENDING, Access, LinkRights, SignIn, SignInListener
@@ -72,6 +73,7 @@ class Sessions(SignInListener):
         self._homes = worker.homes
         self._shard = shard
         self.access: Access | None = None
+        self._sign_ins = SignIns()
         self.connected = 0
         self.expired = 0  # sessions whose time was over
         self._awaited: list[tuple[Session, bool]] = []  # since the start; whether it was open until then
@@ -107,11 +109,14 @@ class Sessions(SignInListener):
         answer = access.authenticate(SignIn(self, link, packet))
         if answer == PENDING:
             link.hold()
+            self._sign_ins.wait(link, packet.client_id)
         else:
             self.signed_in(link, packet, answer)
 
     def signed_in(self, link: Link, packet: Connect, answer: Identity | int) -> None:
         """Note that access control has answered [MQTT-3.1.4-2]."""
+        before = self._sign_ins.before(link, packet.client_id)
+        self._sign_ins.forget(link)
         if isinstance(answer, int):
             self._refuse(link, answer)
         elif answer.tenant != link.identity.tenant:  # its home is not here
@@ -119,6 +124,15 @@ class Sessions(SignInListener):
         else:
             link.identity = answer
             self._admit(link, packet)
+            if before and session_of(link) is not None:
+                self._overtake(before, packet.client_id)
+
+    def _overtake(self, links: list[Link], client_id: str) -> None:
+        """Refuse those whose CONNECT was read before that of the connection which their client has now."""
+        for link in links:
+            self._sign_ins.forget(link)
+            self._refuse(link, rc.SERVER_UNAVAILABLE)
+            self.testimony.refused(link, client_id, rc.SERVER_UNAVAILABLE, LATE)
 
     def owner_of(self, tenant: str, client_id: str) -> str | None:
         of_tenant = self._fold.tenants.get(tenant)
@@ -355,8 +369,10 @@ class Sessions(SignInListener):
             self._detach(link, session)
             self._close(session, "connection lost", -1)
             self._tell_end(link, session, link.why_cut() or "connection lost", -1)
-        elif link.rights is not None:
-            link.rights.ended()
+        else:
+            self._sign_ins.forget(link)
+            if link.rights is not None:
+                link.rights.ended()
 
     def protocol_error(self, link: Link, error: ProtocolError) -> None:
         """Answer with the reason code the version knows, close that connection only (P9)."""

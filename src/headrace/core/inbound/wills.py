@@ -60,7 +60,9 @@ class Wills(RetainedListener):
         if will is None:
             return
         topic = will.topic.encode("utf-8")
-        if access is not None and not access.may_leave_will(will.user, session.client_id, topic):
+        if access is not None and not access.may_leave_will(
+            session.tenant.name, will.user, session.client_id, topic
+        ):
             session.tenant.count_drop(DROP_NOT_ACCEPTED, 1)
             self.cancel(session)
             return

@@ -1,7 +1,8 @@
 """The port of access control: who may connect, and what it may publish and receive.
 
-The default is None, which costs a test for None per packet. `services.access` stands behind it for password and ACL
-files. Asked on the loop; an answer to CONNECT may come later, since password hashes are slow on purpose.
+The default is None, which costs a test for None per packet. `services.access` stands behind it, and goes by a directory
+(`ports.directory`). Asked on the loop; an answer to CONNECT may come later: the directory may have to look somewhere, and
+password hashes are slow on purpose.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class Access:
     def may_publish(self, link: Link, topic: bytes) -> bool:
         raise NotImplementedError
 
-    def may_leave_will(self, user: str | None, client_id: str, topic: bytes) -> bool:
+    def may_leave_will(self, tenant: str, user: str | None, client_id: str, topic: bytes) -> bool:
         """Return what `may_publish` does, for a client that is gone."""
         raise NotImplementedError
 

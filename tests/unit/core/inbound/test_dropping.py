@@ -311,7 +311,7 @@ class Short(Access):
     def may_subscribe(self, link: Link, topic_filter: str) -> bool:
         return True
 
-    def may_leave_will(self, user: str | None, client_id: str, topic: bytes) -> bool:
+    def may_leave_will(self, tenant: str, user: str | None, client_id: str, topic: bytes) -> bool:
         if self.fails:
             raise MemoryError
         return True

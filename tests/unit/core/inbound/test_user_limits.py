@@ -89,7 +89,7 @@ def test_connections_of_a_user_share_its_messages_a_second() -> None:
 def test_a_user_has_so_many_connections_on_all_workers(tmp_path: Path) -> None:
     both = [limited(user_connections_max=2) for _ in range(2)]
     for worker, harness in enumerate(both):
-        access_of(harness).counts = NodeCounts(tmp_path / "counts", worker, 2)
+        access_of(harness).paces.counts = NodeCounts(tmp_path / "counts", worker, 2)
     first = both[0].client("a", username="ada")
     assert not both[1].client("b", username="ada").link.closed
     for harness in both:
@@ -106,8 +106,8 @@ def test_a_user_publishes_so_many_messages_a_second_on_all_workers(tmp_path: Pat
     both = [limited(user_messages_per_s=100) for _ in range(2)]
     for worker, harness in enumerate(both):
         access = access_of(harness)
-        access.counts = NodeCounts(tmp_path / "counts", worker, 2)
-        access.times = NodeTimes(tmp_path / "times", worker, 2)
+        counts, times = NodeCounts(tmp_path / "counts", worker, 2), NodeTimes(tmp_path / "times", worker, 2)
+        access.count_with(counts, times)
     clients = [harness.client(f"{number}", username="ada") for number, harness in enumerate(both)]
     other = both[0].client("c", username="bob")
     sent = 0
@@ -149,7 +149,7 @@ def test_nothing_is_left_of_who_has_gone() -> None:
         else:
             client.disconnect()
             client.lose()
-    assert access_of(harness)._users == {}
+    assert access_of(harness).paces._users == {}
 
 
 @pytest.mark.parametrize(("version", "code"), [(4, 0xFF), (5, 0x96)])

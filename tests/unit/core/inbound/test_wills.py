@@ -33,7 +33,7 @@ class Rules(Access):
     def may_publish(self, link: Link, topic: bytes) -> bool:
         return True
 
-    def may_leave_will(self, user: str | None, client_id: str, topic: bytes) -> bool:
+    def may_leave_will(self, tenant: str, user: str | None, client_id: str, topic: bytes) -> bool:
         return (user, client_id, topic) not in self.withdrawn
 
     def may_receive(self, link: Link, topic: bytes) -> bool:

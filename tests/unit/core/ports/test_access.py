@@ -43,7 +43,7 @@ class Rules(Access):
     def may_publish(self, link: Link, topic: bytes) -> bool:
         return b"no" not in topic
 
-    def may_leave_will(self, user: str | None, client_id: str, topic: bytes) -> bool:
+    def may_leave_will(self, tenant: str, user: str | None, client_id: str, topic: bytes) -> bool:
         return b"no" not in topic
 
     def may_receive(self, link: Link, topic: bytes) -> bool:

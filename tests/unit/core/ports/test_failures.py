@@ -57,7 +57,7 @@ class Moody(Access):
     def may_publish(self, link: Link, topic: bytes) -> bool:
         return True
 
-    def may_leave_will(self, user: str | None, client_id: str, topic: bytes) -> bool:
+    def may_leave_will(self, tenant: str, user: str | None, client_id: str, topic: bytes) -> bool:
         return self._answer(client_id, topic)
 
     def may_receive(self, link: Link, topic: bytes) -> bool:

@@ -1,0 +1,301 @@
+"""Who a client is: the directory is asked for its account, its password is verified, then it comes in or not.
+
+Runs on the loop. The directory answers at once or later; passwords are hashed on a few threads (`verifying`). What
+either of them said before the directory changed is not acted on: it is asked again, and who was right is let in if the
+password is the same still. Whatever is refused goes through `audit`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace.core.ports.access import PENDING, Guard, SignIn
+from headrace.core.ports.directory import Account, Directory
+from headrace.core.ports.identity import Identity
+from headrace.mqtt import reason_codes as rc
+from headrace.net.gate import BANNED, Allowance
+from headrace.net.remote import source_of
+from headrace.services.audit import Audit
+from headrace.services.pacing import ANONYMOUS, CERTIFICATE, NAME_ONLY, PASSWORD, Known, Paces
+from headrace.services.passwords import REMEMBER_S
+from headrace.services.verifying import Attempt, Loop, Verifying
+from headrace.services.waiting import Asked, Waiting
+
+REFUSAL_STEP_S = 0.25
+REFUSALS_PER_S = 1000  # the others wait for theirs, unless too many do
+ASKED_MAX = 4  # times for one CONNECT: a directory that changes all the time keeps nobody waiting for ever
+_SHORT = 64
+_GUESSES = ("wrong_password", "unknown_user")
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSettings:
+    """The files and rules of access control. `client_ids`: "any", or "first-user" where a client id belongs to the user
+    who opened its session."""
+
+    password_file: str = ""  # "": none
+    acl_file: str = ""
+    allow_anonymous: bool = True
+    client_ids: str = "any"
+    remember_s: float = REMEMBER_S
+    patience_s: float = (
+        8.0  # how long a CONNECT waits for the directory, and for a hash, before it is refused
+    )
+    connects_per_minute: float = 0.0  # of one client id; 0: as often as it likes
+
+
+class Asking(Asked):
+    """A CONNECT or HELLO that is on its way in: what it has been asked, and what was found out."""
+
+    def __init__(self, accounts: Accounts, request: SignIn, user: str | None, is_certified: bool) -> None:
+        super().__init__(request.link.identity.tenant, user, request.size, source_of(request.peer))
+        self._accounts = accounts
+        self.request = request
+        self.is_certified = is_certified
+        self.came = time.monotonic()
+        self.asked = 0
+        self.is_asking = False  # within the call of `Directory.find`
+        self.found: Identity | int = PENDING
+        self.line: str | None = None  # of the password that was verified
+
+    def abandoned(self) -> bool:
+        return self.request.link.hung_up()
+
+    def answer(self, account: Account | None) -> None:
+        self._accounts.answered(self, account)
+
+    def give_up(self) -> None:
+        self._accounts.give_up(self)
+
+    def forget(self) -> None:
+        self.request.link.abort()
+
+
+class Accounts:
+    """Lets clients in. `guard` gives what turns addresses away now, None: nothing does."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        settings: AccessSettings,
+        audit: Audit,
+        loop: Loop,
+        paces: Paces,
+        guard: Callable[[], Guard | None],
+    ) -> None:
+        self._directory = directory
+        self._settings = settings
+        self._audit = audit
+        self._loop = loop
+        self._paces = paces
+        self._guard = guard
+        self.verifying = Verifying(loop, settings.patience_s)
+        self.waiting = Waiting(loop, settings.patience_s)
+        self._connects: Allowance | None = None
+        self.refusals_free_at = 0.0
+
+    def limit(self, connects_per_minute: float) -> None:
+        """Let a client id come so often from now on; 0: as often as it likes."""
+        often = connects_per_minute
+        self._connects = Allowance(often / 60, max(1.0, often), time.monotonic) if often else None
+
+    def close(self) -> None:
+        self.verifying.close()
+        self.waiting.close()
+
+    def authenticate(self, request: SignIn) -> Identity | int:
+        """Let a client in, or refuse it as Mosquitto does: its answer to whatever is wrong is "not authorized", which
+        tells a guesser nothing."""
+        certified = request.link.certificate_name
+        if self._is_banned(request):  # since it came in
+            return self._refuse(request, None, rc.BANNED, BANNED)
+        if certified is None:
+            return self._refuse(request, None, rc.NOT_AUTHORIZED, "certificate_without_name")
+        user = certified or request.username
+        if not certified and request.username is None and not self._settings.allow_anonymous:
+            return self._refuse(request, None, rc.NOT_AUTHORIZED, ANONYMOUS)
+        return self._ask(Asking(self, request, user, certified != ""))
+
+    def _is_banned(self, request: SignIn) -> bool:
+        guard = self._guard()
+        return guard is not None and guard.bans(request.peer)
+
+    # The directory
+
+    def _ask(self, asking: Asking) -> Identity | int:
+        """Ask the directory; PENDING: it answers later, or a password is verified."""
+        if asking.asked >= ASKED_MAX:
+            return self._refuse(asking.request, asking.user, rc.SERVER_UNAVAILABLE, "unavailable")
+        if not self.waiting.has_room(asking.source, asking.size):
+            return self._refuse(asking.request, asking.user, rc.SERVER_BUSY, "busy")
+        asking.asked += 1
+        asking.is_open, asking.found = True, PENDING
+        asking.is_asking = True
+        try:
+            self._directory.find(asking)
+        finally:
+            asking.is_asking = False
+        if asking.is_open:
+            self.waiting.enter(asking)
+        return asking.found
+
+    def answered(self, asking: Asking, account: Account | None) -> None:
+        """Go on with what the directory says, unless that is a second answer, or nobody waits any more."""
+        if not asking.is_open:
+            return
+        asking.is_open = False
+        self.waiting.leave(asking)
+        is_late = not asking.is_asking
+        if is_late and asking.request.link.closed:
+            return
+        if is_late and self._is_banned(asking.request):
+            asking.found = self._refuse(asking.request, asking.user, rc.BANNED, BANNED)
+        else:
+            asking.found = self._look(asking, account)
+        if is_late and asking.found != PENDING:
+            asking.request.answer(asking.found)
+
+    def give_up(self, asking: Asking) -> None:
+        """Refuse who has waited for the directory for too long."""
+        code = self._refuse(asking.request, asking.user, rc.SERVER_UNAVAILABLE, "unavailable")
+        asking.request.answer(code)
+
+    def _look(self, asking: Asking, account: Account | None) -> Identity | int:
+        """Return what becomes of a client with this account."""
+        request, user = asking.request, asking.user
+        if account is None:
+            return self._refuse(request, user, rc.SERVER_UNAVAILABLE, "unavailable")
+        if account.revision < self._directory.revision(asking.tenant):
+            return self._ask(asking)
+        if asking.line is not None:
+            return self._look_again(asking, account)
+        if not asking.is_certified and user is not None and account.secrets is not None:
+            return self._ask_for_password(asking, account)
+        if not account.is_open:
+            return self._refuse(request, user, rc.NOT_AUTHORIZED, "tenant")
+        if asking.is_certified:
+            return self._welcome(request, user, Known(CERTIFICATE), account)
+        if not self._settings.allow_anonymous:
+            return self._refuse(request, user, rc.NOT_AUTHORIZED, ANONYMOUS)
+        return self._welcome(request, user, Known(ANONYMOUS if user is None else NAME_ONLY), account)
+
+    # Passwords
+
+    def _ask_for_password(self, asking: Asking, account: Account) -> Identity | int:
+        request, user, secrets = asking.request, asking.user or "", account.secrets
+        assert secrets is not None
+        password = request.password or b""
+        if account.is_open and secrets.remembered(user, password):
+            return self._welcome(request, user, Known(PASSWORD, secrets.line(user)), account)
+        link = request.link
+        attempt = Attempt(
+            secrets,
+            user,
+            password,
+            asking.source,
+            request.size,
+            lambda right: self._verified(asking, account, right),
+            link.hung_up,
+            link.abort,
+        )
+        if not self.verifying.submit(attempt):
+            return self._refuse(request, user, rc.SERVER_BUSY, "busy")
+        return PENDING
+
+    def _verified(self, asking: Asking, account: Account, right: bool | None) -> None:
+        """Handle the answer of a thread. A refusal leaves at a multiple of a fixed time after CONNECT came: what else
+        was hashed meanwhile, and at what cost, cannot be told from it."""
+        request, user, secrets = asking.request, asking.user or "", account.secrets
+        assert secrets is not None
+        answer: Identity | int
+        if self._is_banned(request):  # by a guess that was before this one
+            answer = self._refuse(request, user, rc.BANNED, BANNED)
+        elif right is None:
+            answer = self._refuse(request, user, rc.SERVER_UNAVAILABLE, "unavailable")
+        elif not right or not account.is_open:
+            why = "wrong_password" if secrets.knows(user) else "unknown_user"
+            code = self._refuse(request, user, rc.NOT_AUTHORIZED, why)
+            self._refuse_in_time(request, asking.came, code)
+            return
+        else:
+            asking.line = secrets.line(user) or ""
+            is_old = account.revision < self._directory.revision(asking.tenant)
+            answer = self._ask(asking) if is_old else self._look_again(asking, account)
+        if answer != PENDING:
+            request.answer(answer)
+
+    def _look_again(self, asking: Asking, account: Account) -> Identity | int:
+        """Let a client in whose password was right, if it is the same in the newest account: else it is to come again."""
+        request, user, secrets = asking.request, asking.user or "", account.secrets
+        if secrets is None or not account.is_open or secrets.line(user) != asking.line:
+            return self._refuse(request, user, rc.SERVER_UNAVAILABLE, "unavailable")
+        secrets.remember(user, request.password or b"")
+        return self._welcome(request, user, Known(PASSWORD, asking.line), account)
+
+    # In or not
+
+    def _flaps(self, tenant: str, user: str | None, client_id: str) -> bool:
+        """Return whether a client that has signed in comes too often: nobody else can use up what a client may."""
+        if self._connects is None or not client_id:
+            return False
+        key = f"{tenant}\0{user or ''}\0{client_id}"
+        return not self._connects.take(key if len(key) <= _SHORT else str(hash(key)))  # many are remembered
+
+    def _welcome(self, request: SignIn, user: str | None, known: Known, account: Account) -> Identity | int:
+        """Ask whether a client that is who it says may have this client id."""
+        client_id, rules = request.client_id, account.rules
+        identity = request.identity_of(user)
+        tenant = identity.tenant
+        if account.limits is not None:
+            identity.limits = account.limits
+        if self._flaps(tenant, user, client_id):
+            return self._refuse(request, user, rc.CONNECTION_RATE_EXCEEDED, "flapping")
+        known.named = bool(client_id)
+        if known.named and rules is not None and not rules.may_be(user, client_id):
+            return self._refuse(request, user, rc.CLIENT_IDENTIFIER_NOT_VALID, "client_id")
+        if self._settings.client_ids == "first-user" and request.owner(tenant) not in (None, user):
+            return self._refuse(request, user, rc.CLIENT_IDENTIFIER_NOT_VALID, "client_id_of_another")
+        if not self._paces.admits(request, identity, known):
+            return self._refuse(request, user, rc.QUOTA_EXCEEDED, "user_connections")
+        if account.limits is not None:
+            request.link.worker.quotas.give(tenant, account.limits)
+        request.link.grants = known
+        if known.way == PASSWORD:
+            self.verifying.was_let_in(user or "", source_of(request.peer))
+        self._audit.success("login", known.way, source_of(request.peer), **_signing(request, user))
+        return identity
+
+    def _refuse(self, request: SignIn, user: str | None, code: int, why: str) -> int:
+        source = source_of(request.peer)
+        self._audit.failure("login failed", why, source, **_signing(request, user))
+        guard = self._guard()
+        if why in _GUESSES and guard is not None and guard.failed(request.peer):
+            self._audit.failure(BANNED, "failed_logins", source, address=request.peer)
+        return code
+
+    def _refuse_in_time(self, request: SignIn, came: float, code: int) -> None:
+        """Refuse only so many in a second, as far as a CONNECT may wait: who comes back at once leaves room for others
+        meanwhile."""
+        if request.link.hung_up():
+            request.link.abort()
+            return
+        now = turn = time.monotonic()
+        if self.refusals_free_at - came <= self._settings.patience_s:
+            turn = max(now, self.refusals_free_at)
+            self.refusals_free_at = turn + 1 / REFUSALS_PER_S
+        steps = math.ceil((turn - came) / REFUSAL_STEP_S)
+        self._loop.call_later(came + steps * REFUSAL_STEP_S - now, request.answer, code)
+
+
+def _signing(request: SignIn, user: str | None) -> dict[str, str]:
+    """Return who asks to be let in: the connection may have gone meanwhile."""
+    listener = request.link.listener()
+    return {
+        "user": user or "",
+        "client": request.client_id,
+        "address": request.peer,
+        "listener": listener,
+    }

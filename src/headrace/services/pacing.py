@@ -1,0 +1,179 @@
+"""How many connections each user has, and how much it publishes. Runs on the loop."""
+
+from __future__ import annotations
+
+from headrace.core.inbound.pace import Budget, Pace, SharedBudget, Together
+from headrace.core.ports.access import SignIn
+from headrace.core.ports.directory import Grants, Rules
+from headrace.core.ports.identity import Identity
+from headrace.core.ports.link import Link
+from headrace.core.ports.rights import UNLIMITED, Rights
+from headrace.errors import ProtocolError
+from headrace.mqtt import reason_codes as rc
+from headrace.net.remote import source_of
+from headrace.services.audit import Audit
+from headrace.services.node_counts import NodeCounts
+from headrace.services.node_table import key_of
+from headrace.services.node_times import NodeTimes
+
+ANONYMOUS, CERTIFICATE, PASSWORD, NAME_ONLY = "anonymous", "certificate", "password", "name_only"
+
+
+class Known:
+    """What access control remembers of a connection: how it signed in, what stood for the password
+    that was right, and what it may do until the rules change."""
+
+    __slots__ = ("grants", "line", "named", "pace", "pace_of", "rules", "share", "user", "way")
+
+    def __init__(self, way: str, line: str | None = None) -> None:
+        self.way = way
+        self.line = line
+        self.named = True  # it chose its client id; else it got one of ours
+        self.rules: Rules | None = None
+        self.grants: Grants | None = None
+        self.pace: Pace | None = None
+        self.share: Budget | None = None  # that of its user, as long as it draws on it
+        self.pace_of: tuple[int, int, str] | None = None  # the limits that it keeps
+        self.user: _User | None = None  # with whom it is counted
+
+    def let_go(self) -> None:
+        """Draw on the budget of its user no more."""
+        if self.share is not None:
+            self.share.leave()
+            self.share = None
+
+
+class _OfUser(Together):
+    """What all workers know of the budget of one user."""
+
+    def __init__(self, counts: NodeCounts, times: NodeTimes, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self._counts, self._times, self._names = counts, times, names
+        self._key = key_of(*names)
+
+    def full_at_us(self) -> int:
+        return round(self._times.latest(*self._names) * 1_000_000)
+
+    def hold(self, full_at_us: int) -> None:
+        self._times.hold(full_at_us / 1_000_000, *self._names)
+
+    def shares_of_others(self) -> int:
+        return self._counts.others(self._key)
+
+    def tell_shares(self, shares: int) -> None:
+        self._counts.set(self._key, shares)
+
+
+class _User:
+    """The connections of one user of a tenant."""
+
+    __slots__ = ("budget", "connections")
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.budget: Budget | None = None
+
+
+class Paces:
+    """Counts the connections of users, and keeps connections to what they may publish. `counts` and `times` are what the
+    other workers know, None where there are none."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+        self._users: dict[tuple[str, str], _User] = {}  # who is connected, by tenant and name
+        self.counts: NodeCounts | None = None
+        self.times: NodeTimes | None = None
+
+    def admits(self, request: SignIn, identity: Identity, known: Known) -> bool:
+        """Count a connection with those of its user. False: they are as many as they may be, and it takes over none of
+        them."""
+        tenant, name = identity.tenant, identity.user
+        if name is None or request.link.closed:
+            return True
+        user = self._users.get((tenant, name))
+        most = identity.limits.user_connections_max
+        if most and self._connections_of(tenant, name) >= most and request.user_before(tenant) != name:
+            return False
+        if user is None:
+            user = self._users[tenant, name] = _User()
+        user.connections += 1
+        self._tell(tenant, name, user.connections)
+        known.user = user
+        return True
+
+    def _connections_of(self, tenant: str, name: str) -> int:
+        """Return how many connections a user has, on all workers."""
+        user = self._users.get((tenant, name))
+        others = 0 if self.counts is None else self.counts.others(key_of("user", tenant, name))
+        return others if user is None else others + user.connections
+
+    def _tell(self, tenant: str, name: str, connections: int) -> None:
+        """Tell the other workers how many connections a user has here."""
+        if self.counts is not None:
+            self.counts.set(key_of("user", tenant, name), connections)
+
+    def left(self, link: Link) -> None:
+        known, name = link.grants, link.identity.user
+        if not isinstance(known, Known) or known.user is None or name is None:
+            return
+        user, known.user = known.user, None
+        user.connections -= 1
+        known.let_go()
+        key = link.identity.tenant, name
+        self._tell(*key, user.connections)
+        if not user.connections and self._users.get(key) is user:
+            del self._users[key]
+
+    def overdrawn(self, link: Link, rights: Rights) -> None:
+        known, ours = known_of(link), link.identity.limits
+        limits = (link.messages_per_s, ours.user_messages_per_s, ours.over_rate)
+        if known.pace_of != limits:
+            known.pace_of, known.pace = limits, self._pace(link, known)
+        pace = known.pace
+        if pace is None:
+            rights.left = UNLIMITED
+            return
+        waited = pace.waits
+        if not pace.overdrawn(rights, ours.over_rate == "wait"):
+            return
+        if not waited:
+            reason = "user_messages_per_s" if not link.messages_per_s else "messages_per_s"
+            self._audit.failure("too many messages", reason, source_of(link.peer()), **named(link))
+        if ours.over_rate != "wait":
+            raise ProtocolError(rc.MESSAGE_RATE_TOO_HIGH, "more messages a second than are allowed")
+
+    def _pace(self, link: Link, known: Known) -> Pace | None:
+        """Return what a connection keeps to: the budgets of its own and of its user."""
+        known.let_go()
+        now_ms, budgets = link.worker.clock.mono_ms, []
+        if link.messages_per_s:
+            budgets.append(Budget(link.messages_per_s, now_ms))
+        together, user = link.identity.limits.user_messages_per_s, known.user
+        if together and user is not None:
+            if user.budget is None or user.budget.per_s != together:
+                user.budget = self._budget(together, now_ms, link.identity)
+            known.share = user.budget
+            known.share.join()
+            budgets.append(known.share)
+        return Pace(link, budgets) if budgets else None
+
+    def _budget(self, per_s: int, now_ms: int, identity: Identity) -> Budget:
+        """Return the budget of a user; among other workers it is one with theirs."""
+        if self.counts is None or self.times is None:
+            return Budget(per_s, now_ms)
+        names = ("messages", identity.tenant, identity.user or "")
+        return SharedBudget(per_s, now_ms, _OfUser(self.counts, self.times, names))
+
+
+def known_of(link: Link) -> Known:
+    """Return what is remembered of a connection; who was never asked is anonymous."""
+    known = link.grants
+    if not isinstance(known, Known):
+        known = link.grants = Known(ANONYMOUS)
+    return known
+
+
+def named(link: Link) -> dict[str, str]:
+    """Return who a connection is, for the audit log."""
+    user, listener = link.identity.user or "", link.listener()
+    return {"user": user, "client": link.client_id, "address": link.peer(), "listener": listener}

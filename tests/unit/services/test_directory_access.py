@@ -1,0 +1,304 @@
+"""Access control by a directory that answers late, never, in another order, or by what has changed since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from harness import Client, Harness
+from headrace.core.ports.directory import Account, Directory, Grants, Inquiry, Rules, Secrets
+from headrace.core.ports.limits import Limits
+from headrace.mqtt import codec
+from headrace.mqtt import reason_codes as rc
+from headrace.mqtt.packets import Connect
+from headrace.mqtt.properties import Properties
+from headrace.mqtt.protocol import ServerProtocol
+from headrace.services.access import AccessSettings, DirectoryAccess
+from headrace.services.accounts import ASKED_MAX
+from headrace.services.audit import Audit
+from headrace.storage.memory import MemoryLink
+from tenants import BLUE, GREEN, ByName
+
+CONNACK, SUBACK = 0x20, 0x90
+
+
+class Loop:
+    """Calls nothing before it is told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> None:
+        self.calls.append((callback, args))
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
+        self.calls.append((callback, args))
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> None:
+        self.calls.append((callback, args))
+
+    def run(self) -> None:
+        calls, self.calls = self.calls, []
+        for callback, args in calls:
+            callback(*args)
+
+
+class Lines(Secrets):
+    """Passwords that were all verified before."""
+
+    def __init__(self, lines: dict[str, str]) -> None:
+        super().__init__()
+        self.lines = lines
+
+    def knows(self, user: str) -> bool:
+        return user in self.lines
+
+    def line(self, user: str) -> str | None:
+        return self.lines.get(user)
+
+    def remembered(self, user: str, password: bytes) -> bool:
+        return self.lines.get(user) == password.decode()
+
+    def remember(self, user: str, password: bytes) -> None:
+        """Do nothing: all are known."""
+
+    def verify(self, user: str, password: bytes) -> bool:
+        return self.remembered(user, password)
+
+
+class Own(Rules):
+    """A tenant may use the topics that begin with its name."""
+
+    def __init__(self, tenant: str) -> None:
+        super().__init__()
+        self.tenant = tenant
+
+    def may_be(self, user: str | None, client_id: str) -> bool:
+        return True
+
+    def grants(self, user: str | None, client_id: str) -> OwnTopics:
+        return OwnTopics(self.tenant)
+
+
+class OwnTopics(Grants):
+    def __init__(self, tenant: str) -> None:
+        super().__init__()
+        self.tenant = tenant
+
+    def allows(self, access: int, topic: bytes) -> bool:
+        return topic.startswith(self.tenant.encode())
+
+    def allows_filter(self, topic_filter: str) -> bool:
+        return topic_filter.startswith(self.tenant)
+
+
+class Late(Directory):
+    """Answers when the test says so. `revisions` are those of tenants, 1 unless they are there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Inquiry] = []
+        self.revisions: dict[str, int] = {}
+        self.of: dict[str, Lines] = {}
+        self.limits: dict[str, Limits] = {}
+        self.with_rules = False
+
+    def find(self, inquiry: Inquiry) -> None:
+        self.asked.append(inquiry)
+
+    def revision(self, tenant: str) -> int:
+        return self.revisions.get(tenant, 1)
+
+    def rules(self, tenant: str) -> Rules | None:
+        return Own(tenant) if self.with_rules else None
+
+    def secrets(self, tenant: str) -> Secrets | None:
+        return self.of.get(tenant)
+
+    def account(self, tenant: str) -> Account:
+        """What there is to say of a tenant now."""
+        limits = self.limits.get(tenant)
+        return Account(self.revision(tenant), self.secrets(tenant), self.rules(tenant), limits)
+
+    def answer(self, at: int, account: Account | None = None) -> None:
+        inquiry = self.asked.pop(at)
+        inquiry.answer(account or self.account(inquiry.tenant))
+
+    def reload(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Door:
+    """A broker whose access control goes by a late directory."""
+
+    def __init__(self, patience_s: float = 8.0) -> None:
+        self.harness, self.loop, self.directory = Harness(), Loop(), Late()
+        self.harness.worker.tenancy = ByName()
+        settings = AccessSettings(patience_s=patience_s)
+        audit = Audit(lambda *_, **__: None)
+        self.access = DirectoryAccess(self.directory, settings, audit, self.loop)
+        self.harness.worker.guard(self.access)
+
+    @property
+    def waiting(self) -> int:
+        return len(self.access.accounts.waiting)
+
+    def client(self, client_id: str = "c", **options: object) -> Client:
+        return self.harness.client(client_id, **options)
+
+    def signs_in(self, user: str, password: bytes) -> MemoryLink:
+        """A CONNECT with a password."""
+        link = MemoryLink(self.harness.worker)
+        protocol = link.protocol = link.parser = ServerProtocol(link, 1 << 20, 16)
+        packet = Connect(4, "c", True, 0, user, password, None, Properties())
+        protocol.receive_data(codec.encode_connect(packet))
+        return link
+
+    def is_in(self, client: Client) -> bool:
+        self.harness.sync()
+        return not client.link.closed and client.link.session is not None
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    made = Door()
+    yield made
+    made.access.close()
+
+
+def codes(client: Client) -> list[int]:
+    return [body[1] for first, body in client.take() if first == CONNACK]
+
+
+def test_a_client_comes_in_when_the_directory_has_answered(door: Door) -> None:
+    client = door.client()
+    assert (codes(client), door.waiting) == ([], 1)
+    assert not client.link.reading
+    door.directory.answer(0)
+    assert door.is_in(client)
+    assert (codes(client), door.waiting) == ([0], 0)
+    assert client.link.reading
+
+
+def test_a_directory_that_never_answers_keeps_nobody_for_ever() -> None:
+    door = Door(patience_s=0.0)
+    client = door.client(version=5)
+    inquiry = door.directory.asked[0]
+    door.loop.run()
+    assert codes(client) == [rc.SERVER_UNAVAILABLE]
+    assert client.link.closed
+    assert door.waiting == 0
+    inquiry.answer(door.directory.account("default"))  # after all
+    assert door.harness.broker.fold.tenant("default").sessions == {}
+    door.access.close()
+
+
+def test_who_cannot_be_found_now_is_told_to_come_later(door: Door) -> None:
+    client = door.client(version=5)
+    door.directory.asked[0].answer(None)
+    assert codes(client) == [rc.SERVER_UNAVAILABLE]
+    assert door.waiting == 0
+
+
+def test_a_second_answer_is_none(door: Door) -> None:
+    client = door.client()
+    inquiry = door.directory.asked[0]
+    inquiry.answer(door.directory.account("default"))
+    inquiry.answer(None)
+    assert door.is_in(client)
+    assert codes(client) == [0]
+
+
+def test_an_answer_for_who_has_gone_lets_nobody_in(door: Door) -> None:
+    client = door.client(username="blue/ada")
+    client.lose()
+    door.directory.limits[BLUE] = Limits()
+    door.directory.answer(0)
+    assert door.waiting == 0
+    assert set(door.harness.broker.fold.tenants) == {"default"}
+    assert len(door.harness.broker.sessions._sign_ins) == 0
+    assert door.harness.worker.quotas.look(BLUE) is door.harness.worker.quotas.usual
+
+
+@pytest.mark.parametrize("order", [(0, 0), (1, 0)], ids=["as asked", "the later one first"])
+def test_of_two_connects_the_one_that_was_read_later_wins(door: Door, order: tuple[int, int]) -> None:
+    first, second = door.client(clean=True), door.client(clean=True)
+    for at in order:
+        if door.directory.asked:
+            door.directory.answer(at)
+    assert (door.is_in(first), door.is_in(second)) == (False, True)
+    assert first.link.closed
+    assert len(door.harness.broker.sessions._sign_ins) == 0
+    assert door.waiting == 0
+
+
+def test_a_later_connect_that_is_refused_takes_nothing_over(door: Door) -> None:
+    first, second = door.client(), door.client()
+    door.directory.asked[1].answer(None)
+    assert second.link.closed
+    door.directory.answer(0)
+    assert door.is_in(first)
+
+
+def test_who_is_connected_is_taken_over_by_a_late_answer(door: Door) -> None:
+    first = door.client()
+    door.directory.answer(0)
+    second = door.client()
+    assert door.is_in(first)
+    door.directory.answer(0)
+    assert (door.is_in(first), door.is_in(second)) == (False, True)
+
+
+def test_an_answer_of_an_older_revision_is_asked_again(door: Door) -> None:
+    door.directory.of["default"] = Lines({"ada": "old"})
+    link = door.signs_in("ada", b"old")
+    old = door.directory.account("default")
+    door.directory.revisions["default"] = 2
+    door.directory.of["default"] = Lines({})
+    door.directory.answer(0, old)
+    assert len(door.directory.asked) == 1
+    assert link.session is None
+    assert door.harness.broker.fold.tenant("default").sessions == {}
+
+
+def test_a_directory_that_changes_all_the_time_is_not_asked_for_ever(door: Door) -> None:
+    client = door.client(version=5)
+    for number in range(ASKED_MAX):
+        old = door.directory.account("default")
+        door.directory.revisions["default"] = 2 + number
+        door.directory.answer(0, old)
+    assert door.directory.asked == []
+    assert codes(client) == [rc.SERVER_UNAVAILABLE]
+
+
+def test_a_password_opens_its_own_tenant_alone(door: Door) -> None:
+    door.directory.of = {BLUE: Lines({"blue/ada": "b"}), GREEN: Lines({"green/ada": "g"})}
+    right = door.signs_in("blue/ada", b"b")
+    wrong = door.signs_in("green/ada", b"b")
+    assert {inquiry.tenant for inquiry in door.directory.asked} == {BLUE, GREEN}
+    for _ in range(2):
+        door.directory.answer(0)
+    assert right.session is not None
+    assert wrong.session is None
+    assert set(door.harness.broker.fold.tenants) == {"default", BLUE}
+
+
+def test_rules_and_limits_are_those_of_the_tenant(door: Door) -> None:
+    few = Limits()
+    few.subscriptions_max = 1
+    door.directory.limits[BLUE] = few
+    door.directory.with_rules = True
+    clients = [door.client(tenant, username=f"{tenant}/ada") for tenant in (BLUE, GREEN)]
+    for _ in clients:
+        door.directory.answer(0)
+    granted = []
+    for client in clients:
+        for topic_filter in ("blue/a", "blue/b", "green/a", "green/b"):
+            client.subscribe(topic_filter)
+        granted.append([body[-1] for first, body in client.take() if first == SUBACK])
+    assert granted == [[1, 0x80, 0x80, 0x80], [0x80, 0x80, 1, 1]]
