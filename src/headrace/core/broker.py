@@ -27,13 +27,16 @@ from headrace.core.outbound.clusters import Clusters
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.drop_events import DropEvents
 from headrace.core.outbound.group_delivery import SharedDelivery
+from headrace.core.outbound.journal_queues import JournalQueues
 from headrace.core.outbound.removing import Removing
 from headrace.core.outbound.retained_replay import RetainedReplay
 from headrace.core.outbound.routing import Router
 from headrace.core.outbound.system_topics import SystemTopics
+from headrace.core.outbound.unread import Unread
 from headrace.core.ports.journal import JournalPort
 from headrace.core.ports.latencies import Latencies
 from headrace.core.ports.link import Link, WorkerPort
+from headrace.core.ports.queue_reader import QueueReader
 from headrace.core.ports.timers import Timers
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.event import (
@@ -99,7 +102,15 @@ class Broker(BatchListener):
     `timers` are those of its sessions and topic queues. `journal_failed` hears of a journal that takes nothing more.
     """
 
-    def __init__(self, shard: int, journal: JournalPort, worker: WorkerPort, testimony: Testimony) -> None:
+    def __init__(
+        self,
+        shard: int,
+        journal: JournalPort,
+        worker: WorkerPort,
+        testimony: Testimony,
+        reader: QueueReader | None = None,
+    ) -> None:
+        """Begin empty. `reader` reads queues that are not in the journal alone."""
         clock, settings = worker.clock, worker.settings
         self.shard = shard
         self.worker = worker
@@ -107,8 +118,11 @@ class Broker(BatchListener):
         self.fold = Fold(journal, PacketIds(settings.direct_ids, settings.upper_ids), worker.quotas)
         self.fold.make(worker.anyone.tenant)
         self.commit = GroupCommit(journal, worker, settings.deliveries_at_once)
-        self.delivery = Delivery(self.commit, journal, clock, settings)
-        self.sharing = SharedDelivery(self.delivery, self.commit, journal, clock, settings)
+        reader = reader or JournalQueues(journal)
+        self.unread = Unread(worker)
+        reader.attach(self.unread)
+        self.delivery = Delivery(self.commit, reader, self.unread, clock, settings)
+        self.sharing = SharedDelivery(self.delivery, self.commit, clock, settings)
         self.delivery.sharing = self.sharing
         self.router = Router(self.delivery, self.sharing, self.commit, worker)
         self.sessions = Sessions(self.fold, self.commit, self.delivery, self.timers, testimony, worker, shard)
@@ -120,7 +134,9 @@ class Broker(BatchListener):
         self.forwarding = Forwarding(self.publishing, self.router, self.commit, settings)
         self.acknowledging = Acknowledging(self.commit, self.delivery, self.sharing)
         self.subscribing = Subscribing(self.commit, self.retained, testimony, worker)
-        self.clusters = Clusters(self.fold, self.commit, journal, self.delivery.spilling, self.timers, worker)
+        self.clusters = Clusters(
+            self.fold, self.commit, reader, self.unread, self.delivery.spilling, self.timers, worker
+        )
         self.removing = Removing(self.fold, self.clusters, self.commit, worker)
         consuming = Consuming(shard, self.fold, self.commit, self.clusters, worker)
         self.devices = Devices(self.fold, self.commit, self.sessions, self.publishing, consuming, worker)
@@ -416,6 +432,8 @@ class Broker(BatchListener):
             try:  # one for all of them: to enter it costs as much as a step that has nothing to do
                 if step < 1:
                     step = 1
+                    if self.unread.has_news and self.unread.go_on():
+                        self.worker.request_tick()
                     if self.delivery.feed_hungry():
                         self.worker.request_tick()
                 if step < 2:
@@ -472,7 +490,7 @@ class Broker(BatchListener):
         if self.commit.pending_bytes > PENDING_BYTES_MAX:
             return
         try:
-            self.delivery.retry_unread()
+            self.unread.retry()
         except Exception as error:  # noqa: BLE001
             self.worker.contain("unread", None, error)
         if self.neighbours is not None:

@@ -20,6 +20,7 @@ from headrace.core.ports.identity import DEFAULT_TENANT, Identity
 from headrace.core.ports.journal import JournalPort
 from headrace.core.ports.latencies import Latencies
 from headrace.core.ports.link import Link, WorkerPort
+from headrace.core.ports.queue_reader import QueueReader
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.timers import Timers
 from headrace.core.ports.witness import Testimony
@@ -61,9 +62,10 @@ class Worker(WorkerPort):
 
     # Shards
 
-    def own(self, shard: int, journal: JournalPort) -> Broker:
-        """Own a shard, whose journal is `journal`, from now on; return its broker, whose state is as yet empty."""
-        broker = Broker(shard, journal, self, self.testimony)
+    def own(self, shard: int, journal: JournalPort, reader: QueueReader | None = None) -> Broker:
+        """Own a shard, whose journal is `journal`, from now on; return its broker, whose state is as yet empty. `reader`
+        reads queues that are not in the journal alone."""
+        broker = Broker(shard, journal, self, self.testimony, reader)
         broker.sessions.access = self._access
         self.brokers.append(broker)
         self._shards[shard] = broker

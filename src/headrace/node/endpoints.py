@@ -81,7 +81,7 @@ def _figures(shards: Sequence[OwnedShard]) -> list[JournalFigures]:
 
 def _rows(shard: OwnedShard, worker: Worker) -> ClusterRows:
     broker = shard.broker
-    return ClusterRows(broker.fold, broker.devices.consuming.clusters, shard.storage.journal, worker.clock)
+    return ClusterRows(broker.fold, broker.devices.consuming.clusters, worker.clock)
 
 
 def _collectors(parts: Parts, limits: Limits) -> list[Collector]:

@@ -15,12 +15,10 @@ from typing import Final
 
 from headrace.core.outbound.clusters import Clusters
 from headrace.core.ports.clock import Clock
-from headrace.core.ports.journal import JournalPort
 from headrace.core.records.elapsed import elapsed_us
 from headrace.core.records.message import Message
-from headrace.core.state.backlog import REF_OFFSET_SHIFT
 from headrace.core.state.state import Fold
-from headrace.core.state.topic_queues import NO_REFERENCE, UNREADABLE_NOW, Cluster, TopicQueue
+from headrace.core.state.topic_queues import Cluster, TopicQueue
 from headrace.mqtt.topics import matches
 
 LIMIT_MAX: Final = 1000
@@ -122,10 +120,9 @@ class ShardRows:
 class ClusterRows:
     """Lists the queues and clusters of one broker. Runs on the loop."""
 
-    def __init__(self, fold: Fold, clusters: Clusters, journal: JournalPort, clock: Clock) -> None:
+    def __init__(self, fold: Fold, clusters: Clusters, clock: Clock) -> None:
         self._queues = fold.queues
         self._clusters = clusters
-        self._journal = journal
         self._clock = clock
 
     async def page(
@@ -205,10 +202,7 @@ class ClusterRows:
         at = max(serial, int(queue.first))
         if at >= queue.next_serial:
             return None
-        ref = queue.ref_at(at)
-        if ref in (UNREADABLE_NOW, NO_REFERENCE):
-            return None
-        message = self._journal.fetch(ref >> REF_OFFSET_SHIFT)
+        message = self._clusters.reader.fetch(queue, at, queue.ref_at(at))
         if not isinstance(message, Message):
             return None
         return elapsed_us(message.timestamp_us, self._clock.now_us) / 1_000_000

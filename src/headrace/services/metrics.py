@@ -130,7 +130,7 @@ class BrokerCollector(Collector):
         family.add_metric(["disk_full"], sum(full for _, full in waiting))
         family.add_metric(["shard"], sum(broker.publishing.crowded for broker in self._worker.brokers))
         family.add_metric(["socket"], self._worker.slow)
-        family.add_metric(["disk_read"], sum(len(broker.delivery.unread) for broker in self._worker.brokers))
+        family.add_metric(["disk_read"], sum(len(broker.unread) for broker in self._worker.brokers))
         return family
 
     def _loop(self) -> Iterator[Metric]:

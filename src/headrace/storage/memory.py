@@ -1,4 +1,5 @@
-"""The fakes that ship with the package: a journal in memory that becomes durable when it is told to, and a link."""
+"""The fakes that ship with the package: a journal in memory that becomes durable when it is told to, a reader of queues
+that answers when it is told to, and a link."""
 
 from __future__ import annotations
 
@@ -7,11 +8,15 @@ from collections.abc import Callable
 from mypy_extensions import i64
 
 from headrace.core.broker import Broker
+from headrace.core.outbound.journal_queues import JournalQueues
 from headrace.core.ports.clock import Scheduler
 from headrace.core.ports.journal import GONE, NOT_NOW, OTHER_RECORD, Absent, JournalPort
 from headrace.core.ports.link import WorkerPort
+from headrace.core.ports.queue_reader import QueueReader
+from headrace.core.ports.waiting import QueueOwner, Waiting, Waker
 from headrace.core.records.message import Message, decode_batch
 from headrace.core.records.record import Progress, Record
+from headrace.core.state.session import Session
 from headrace.errors import ProtocolError
 from headrace.links.mqtt_link import MqttLink
 from headrace.mqtt.codec import encode_connack, encode_disconnect
@@ -35,6 +40,7 @@ class MemoryJournal(JournalPort):
         self.unreadable: set[int] = set()
         self.reads_fail = False
         self.failed_reads = 0
+        self._failed = False  # the last read did
         self.disk_reads = 0
         self.damaged_reads = 0
         self.free_bytes = 0
@@ -83,6 +89,9 @@ class MemoryJournal(JournalPort):
     def _fails(self, offset: int) -> bool:
         fails = self.reads_fail or offset in self.unreadable
         self.failed_reads += fails
+        failed, self._failed = self._failed, fails
+        if failed and not fails and self.waiting is not None:
+            self.waiting.wake_all()
         return fails
 
     def sync(self, broker: Broker) -> None:
@@ -92,6 +101,59 @@ class MemoryJournal(JournalPort):
             self.durable = len(self.records)
             broker.commit.on_high_watermark(self.durable)
             broker.worker.end_tick()
+
+
+class MemoryQueues(QueueReader):
+    """Reads the queues of sessions as from a store that is far away: an entry is asked for, and is there once `answer`
+    was called; everybody else reads the journal. Entries in `lost` are gone."""
+
+    def __init__(self, journal: JournalPort) -> None:
+        self._near = JournalQueues(journal)
+        self.asked: dict[tuple[Session, int], int] = {}  # references, by owner and serial
+        self.lost: set[int] = set()
+        self._come: dict[tuple[Session, int], Message | Absent] = {}
+
+    def attach(self, waiting: Waiting) -> None:
+        self.waiting = waiting
+        self._near.attach(waiting)
+
+    def fetch(self, owner: QueueOwner, serial: i64, ref: int) -> Message | Absent:
+        if not isinstance(owner, Session):
+            return self._near.fetch(owner, serial, ref)
+        found = self._come.pop((owner, serial), NOT_NOW)
+        if found is NOT_NOW:
+            self.asked[owner, serial] = ref
+        return found
+
+    def answer(self, wakes: bool = True) -> int:
+        """Answer all that was asked for; return how much that is. With `wakes` those who asked are woken."""
+        asked, self.asked = self.asked, {}
+        for (owner, serial), ref in asked.items():
+            found = self._near.fetch(owner, serial, ref)
+            self._come[owner, serial] = GONE if serial in self.lost else found
+            if wakes and self.waiting is not None:
+                self.waiting.wake(owner)
+        return len(asked)
+
+
+class MemoryWaker(Waker):
+    """Writes down who was woken. Those in `stuck` wait once more, those in `gone` waited for nothing, and what is done
+    for those in `fails` raises."""
+
+    def __init__(self, waiting: Waiting) -> None:
+        self.woken: list[QueueOwner] = []
+        self.stuck: set[QueueOwner] = set()
+        self.gone: set[QueueOwner] = set()
+        self.fails: set[QueueOwner] = set()
+        self._waiting = waiting
+
+    def wake(self, owner: QueueOwner) -> bool:
+        self.woken.append(owner)
+        if owner in self.fails:
+            raise RuntimeError("it fails")
+        if owner in self.stuck:
+            self._waiting.add(owner, self)
+        return owner not in self.gone
 
 
 class ManualScheduler(Scheduler):

@@ -40,6 +40,7 @@ class CrashJournal(JournalPort):
         self.floor = 0
         self.compacted: set[int] = set()
         self.reads_fail = False
+        self.failed = False  # the last read did
 
     def next_offset(self) -> int:
         return len(self.records)
@@ -57,7 +58,7 @@ class CrashJournal(JournalPort):
         return True
 
     def fetch(self, offset: int) -> Message | Absent:
-        if self.reads_fail:
+        if self._fails():
             return NOT_NOW
         if offset < self.floor:
             raise Violation(f"P2: offset {offset} is still needed, retention deleted up to {self.floor}")
@@ -67,10 +68,16 @@ class CrashJournal(JournalPort):
         return record if isinstance(record, Message) else OTHER_RECORD
 
     def fetch_page(self, offset: int) -> bytes | Absent:
-        if self.reads_fail:
+        if self._fails():
             return NOT_NOW
         record = self.records[offset]
         return record.packed if isinstance(record, Progress) and self._has(offset) else OTHER_RECORD
+
+    def _fails(self) -> bool:
+        failed, self.failed = self.failed, self.reads_fail
+        if failed and not self.failed and self.waiting is not None:
+            self.waiting.wake_all()
+        return self.failed
 
     def _has(self, offset: int) -> bool:
         return offset >= self.floor and offset not in self.compacted

@@ -49,7 +49,7 @@ class Queues:
         self.journal = MemoryJournal()
         self.broker = Worker(ManualScheduler(), self.clock, BrokerSettings()).own(0, self.journal)
         self.consuming = self.broker.devices.consuming
-        self.rows = ClusterRows(self.broker.fold, self.consuming.clusters, self.journal, self.clock)
+        self.rows = ClusterRows(self.broker.fold, self.consuming.clusters, self.clock)
 
     def open(self, topic: bytes, tenant: str = "default") -> None:
         assert self.consuming.open(self.broker.fold.tenant(tenant), topic) == 0

@@ -18,11 +18,13 @@ from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.outbound.spilling import Spilling
 from headrace.core.outbound.trimming import Trimming
 from headrace.core.outbound.unused import Readers, Unused
-from headrace.core.ports.journal import NOT_NOW, JournalPort
+from headrace.core.ports.journal import NOT_NOW
 from headrace.core.ports.link import Link, WorkerPort
+from headrace.core.ports.queue_reader import QueueReader
 from headrace.core.ports.reading import Reading
 from headrace.core.ports.timers import Timer, Timers
 from headrace.core.ports.voice import Draught, Voice
+from headrace.core.ports.waiting import QueueOwner, Waiting, Waker
 from headrace.core.records.message import Message
 from headrace.core.records.message_id import JournalName
 from headrace.core.records.queue_record import (
@@ -32,10 +34,9 @@ from headrace.core.records.queue_record import (
     number_record,
 )
 from headrace.core.records.record import DROP_EXPIRED, DROP_UNREADABLE
-from headrace.core.state.backlog import REF_OFFSET_SHIFT
 from headrace.core.state.session import Commons
 from headrace.core.state.state import Fold
-from headrace.core.state.topic_queues import NO_REFERENCE, UNREADABLE_NOW, Cluster, Draw, TopicQueue
+from headrace.core.state.topic_queues import Cluster, Draw, TopicQueue
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 
@@ -44,7 +45,6 @@ PULLED_BYTES_MAX: Final = 1 << 20
 _RESERVED: Final = 256  # at a time, beyond what is asked for
 PULLS_MAX: Final = 1024  # that wait on one connection
 CONSUMERS_MAX: Final = 10_000  # of one connection
-_UNREAD_MS: Final = 1000  # until what could not be read is tried again
 _FORGOTTEN: Final = 1000  # messages that are done with, of which something is remembered
 _RATE_OVER_MS: Final = 10_000  # what happened longer ago counts for less and less
 
@@ -94,7 +94,7 @@ class _Live:
         self.deadlines: deque[Draw] = deque()
         self.by_id: dict[bytes, list[int]] = {}  # what is held or was given back
         self.timer: Timer | None = None
-        self.unread: Timer | None = None  # the next message cannot be read now: when it is tried again
+        self.unread = False  # the next message cannot be read now
         self.reserving: i64 = 0
         self._acked = 0.0  # a second, as of `_acked_ms`
         self._acked_ms = 0
@@ -118,7 +118,7 @@ class Attendance:
         self.acked_per_s = acked_per_s
 
 
-class Clusters(Readers):
+class Clusters(Readers, Waker):
     """Gives the messages of topic queues to consumers, and takes their acknowledgements. `trimming` keeps their
     limits."""
 
@@ -126,7 +126,8 @@ class Clusters(Readers):
         self,
         fold: Fold,
         commit: GroupCommit,
-        journal: JournalPort,
+        reader: QueueReader,
+        unread: Waiting,
         spilling: Spilling,
         timers: Timers,
         worker: WorkerPort,
@@ -134,12 +135,13 @@ class Clusters(Readers):
         self.journal_name = JournalName()
         self._fold = fold
         self._commit = commit
-        self._journal = journal
+        self.reader = reader
+        self._unread = unread
         self._spilling = spilling
         self._worker = worker
         self._timers = timers
         self._settings = worker.settings
-        self.trimming = Trimming(fold, commit, journal, timers, worker)
+        self.trimming = Trimming(fold, commit, reader, timers, worker)
         self.unused = self.trimming.unused = Unused(self, commit, worker)
         self._live: dict[Cluster, _Live] = {}
         self._used: dict[int, Cluster] = {}  # of those in `_live`, by number
@@ -158,10 +160,9 @@ class Clusters(Readers):
         cluster = self._used.get(number)
         if cluster is not None and number not in self._fold.queues.clusters:
             del self._used[number]
-            live = self._live.pop(cluster)
-            for timer in (live.timer, live.unread):
-                if timer is not None:
-                    timer.cancel()
+            timer = self._live.pop(cluster).timer
+            if timer is not None:
+                timer.cancel()
 
     def consumers_of(self, cluster: Cluster) -> int:
         live = self._live.get(cluster)
@@ -234,7 +235,7 @@ class Clusters(Readers):
     def _gives(self, cluster: Cluster, live: _Live) -> bool:
         """Return whether somebody who asks may get something: else nobody need be asked."""
         is_full = len(cluster.in_flight) >= cluster.queue.limits.cluster_in_flight_max
-        return cluster.available() > 0 and live.unread is None and not is_full
+        return cluster.available() > 0 and not live.unread and not is_full
 
     def _notify(self, cluster: Cluster, live: _Live) -> None:
         available = cluster.available()
@@ -423,14 +424,13 @@ class Clusters(Readers):
             if serial == 0 or serial > cluster.sent_limit:
                 break
             ref = cluster.queue.ref_at(serial, cluster)
-            message = (
-                NOT_NOW if ref == UNREADABLE_NOW else self._journal.fetch(max(ref, 0) >> REF_OFFSET_SHIFT)
-            )
+            message = self.reader.fetch(cluster.queue, serial, ref)
             if message is NOT_NOW:
-                self._try_again(cluster)
+                self.live(cluster).unread = True
+                self._unread.add(cluster, self)
                 break
             left -= 1
-            if ref == NO_REFERENCE or not isinstance(message, Message):
+            if not isinstance(message, Message):
                 self._drop(cluster, serial, DROP_UNREADABLE)
             elif message.expired(self._worker.clock.now_us) and not redelivered:
                 self._drop(cluster, serial, DROP_EXPIRED)
@@ -443,16 +443,16 @@ class Clusters(Readers):
             counters.bytes_sent += size
         return found
 
-    def _try_again(self, cluster: Cluster) -> None:
-        live = self.live(cluster)
-        if live.unread is None:
-            live.unread = _Unread(self, cluster)
-            self._timers.schedule(self._worker.clock.mono_ms + _UNREAD_MS, live.unread)
-
-    def read_again(self, cluster: Cluster) -> None:
-        """Look whether what could not be read can be by now."""
-        self.live(cluster).unread = None
-        self.serve(cluster)
+    def wake(self, owner: QueueOwner) -> bool:
+        """Look whether what could not be read can be by now. False if the cluster does not wait, or has ended."""
+        if not isinstance(owner, Cluster):
+            return False
+        live = self._live.get(owner)
+        if live is None or not live.unread:
+            return False
+        live.unread = False
+        self.serve(owner)
+        return True
 
     def _give(self, consumer: Consumer, serial: int, message: Message, redelivered: bool) -> Draught:
         """Give the head of a cluster to a consumer. It is drawn last: where something raises, it waits as before."""
@@ -603,18 +603,6 @@ class _GoOn(Deferred):
 
     def run(self) -> None:
         self._clusters.continued(self._party, self._pull)
-
-
-class _Unread(Timer):
-    """Tries again to read the next message of a cluster, which could not be read."""
-
-    def __init__(self, clusters: Clusters, cluster: Cluster) -> None:
-        super().__init__()
-        self._clusters = clusters
-        self._cluster = cluster
-
-    def fire(self, now_ms: int) -> None:
-        self._clusters.read_again(self._cluster)
 
 
 class _PullOver(Timer):

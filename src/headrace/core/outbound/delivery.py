@@ -14,10 +14,11 @@ from mypy_extensions import i64
 from headrace.core.commit import GroupCommit
 from headrace.core.outbound.reserving import Pump, Reserving
 from headrace.core.outbound.spilling import Spilling
-from headrace.core.outbound.unread import FAILURES_AT_ONCE, Unread
 from headrace.core.ports.clock import Clock
-from headrace.core.ports.journal import NOT_NOW, Absent, JournalPort
+from headrace.core.ports.journal import NOT_NOW
 from headrace.core.ports.link import Link
+from headrace.core.ports.queue_reader import QueueReader
+from headrace.core.ports.waiting import QueueOwner, Waiting, Waker
 from headrace.core.records.message import Message
 from headrace.core.records.record import (
     DROP_BYTES_LIMIT,
@@ -32,7 +33,6 @@ from headrace.core.records.record import (
     FLAG_QOS,
     FLAG_RETAIN,
 )
-from headrace.core.state.backlog import REF_OFFSET_SHIFT
 from headrace.core.state.groups import group_of
 from headrace.core.state.inflight import NOT_IN_FLIGHT
 from headrace.core.state.queue import (
@@ -73,10 +73,6 @@ class Sharing:
         """Let a member draw that got room."""
         raise NotImplementedError
 
-    def go_on(self, group: Group) -> None:
-        """Go on with a group whose next entry could not be read, and perhaps can be now."""
-        raise NotImplementedError
-
     def hand_out(self, group: Group, most: i64) -> bool:
         """Give what waits to those who have room, `most` entries of it; True if there is more to do."""
         raise NotImplementedError
@@ -94,20 +90,25 @@ class Lateness:
         raise NotImplementedError
 
 
-class Delivery(Pump):
+class Delivery(Pump, Waker):
     """Sends queue entries to connected sessions and keeps queues inside their limits."""
 
     def __init__(
-        self, commit: GroupCommit, journal: JournalPort, clock: Clock, settings: BrokerSettings
+        self,
+        commit: GroupCommit,
+        reader: QueueReader,
+        unread: Waiting,
+        clock: Clock,
+        settings: BrokerSettings,
     ) -> None:
         self._commit = commit
-        self._journal = journal
+        self.reader = reader
+        self.unread = unread
         self._clock = clock
         self._settings = settings
         self._high: i64 = settings.write_buffer_high
         self.hungry: list[Session] = []
         self.written: i64 = 0  # messages, into the buffers of connections
-        self.unread = Unread()
         self.sharing: Sharing | None = None
         self.lateness: Lateness | None = None
         self.spilling = Spilling(commit, clock, settings)
@@ -323,7 +324,7 @@ class Delivery(Pump):
         if queue.inflight.is_received(serial):
             link.pubrel(queue.packet_id(serial))
             return True
-        message = self._fetch(session, ref)
+        message = self.reader.fetch(session, serial, ref)
         if not isinstance(message, Message):
             if message is NOT_NOW:
                 queue.resend.append(serial)
@@ -347,7 +348,7 @@ class Delivery(Pump):
         if not self._room(session, link, queue, serial):
             return False
         ref = queue.backlog.peek()
-        message = self._fetch(session, ref) if ref else NOT_NOW
+        message = self.reader.fetch(session, serial, ref)
         reason = 0
         if not isinstance(message, Message):
             if message is NOT_NOW:
@@ -371,60 +372,24 @@ class Delivery(Pump):
         return True
 
     def wait_for_read(self, session: Session, link: Link) -> None:
-        """Wait until what the session is to get next can be read: nothing is dropped for that, `retry_unread` goes
-        on."""
-        if not link.unread:
-            link.unread = True
-            self.unread.add(session, self._clock.mono_ms)
+        """Wait until what the session is to get next can be read: nothing is dropped for that, `wake` goes on."""
+        link.unread = True
+        self.unread.add(session, self)
 
-    def retry_unread(self) -> None:
-        """Go on with the sessions whose next entry could not be read, as far as it can be now. Called by the timer."""
-        now_ms = self._clock.mono_ms
-        sessions = self.unread.take_due(now_ms)
-        if not sessions:
-            return
-        failures: i64 = 0
-        successes: i64 = 0
-        tried: i64 = 0
-        while tried < len(sessions) and failures < FAILURES_AT_ONCE:
-            session = sessions[tried]
-            tried += 1
-            if not _waits_for_read(session):
-                continue
-            try:
-                if self._fails_again(session):
-                    failures += 1
-                else:
-                    successes += 1
-            except Exception as error:  # noqa: BLE001  it costs this connection, and those behind it have their turn
-                link = session.link
-                if link is not None:
-                    link.worker.contain("unread", link, error)
-            if successes >= self._settings.deliveries_at_once:
-                break
-        self.unread.tried(sessions[tried:], failures, successes, now_ms)
-
-    def _fails_again(self, session: Session) -> bool:
-        group = group_of(session)
-        if group is not None:
-            group.unread = False
-            if self.sharing is not None:
-                self.sharing.go_on(group)
-            return group.unread
-        link = session.link
-        if link is None:
+    def wake(self, owner: QueueOwner) -> bool:
+        """Go on with a session whose next entry could not be read, and perhaps can be now. False if nobody waits: its
+        client may have gone, or have come back to a read that succeeded."""
+        if not isinstance(owner, Session):
+            return False
+        link = owner.link
+        if link is None or not link.unread:
             return False
         link.unread = False
-        self.pump(session)
-        return link.unread
-
-    def _fetch(self, session: Session, ref: int) -> Message | Absent:
-        offset = ref >> REF_OFFSET_SHIFT
-        if ref & REF_RETAIN:
-            message = session.tenant.retained.at(offset)
-            if message is not None:
-                return message
-        return self._journal.fetch(offset)
+        try:
+            self.pump(owner)
+        except Exception as error:  # noqa: BLE001  it costs this connection, and those behind it have their turn
+            link.worker.contain("unread", link, error)
+        return True
 
     def _record_drop(self, session: Session, serial: int, reason: int) -> None:
         session.count_drop(reason, 1)
@@ -509,12 +474,3 @@ class Delivery(Pump):
         if session.shared is not None and self.sharing is not None:
             self.sharing.resumed(session, link)  # before `pump` draws anything new
         self.pump(session)
-
-
-def _waits_for_read(session: Session) -> bool:
-    """Return whether somebody still waits for it: its client may have gone, or have come back to a read that
-    succeeded."""
-    group = group_of(session)
-    if group is not None:
-        return group.unread
-    return session.link is not None and session.link.unread

@@ -15,8 +15,9 @@ from mypy_extensions import i64
 from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.outbound.delivery import Delivery, Sharing, is_too_large
 from headrace.core.ports.clock import Clock
-from headrace.core.ports.journal import NOT_NOW, Absent, JournalPort
+from headrace.core.ports.journal import NOT_NOW, Absent
 from headrace.core.ports.link import Link
+from headrace.core.ports.waiting import QueueOwner, Waker
 from headrace.core.records.message import Message
 from headrace.core.records.record import (
     DROP_BYTES_LIMIT,
@@ -30,7 +31,6 @@ from headrace.core.records.record import (
     FLAG_QOS,
     FLAG_RETAIN,
 )
-from headrace.core.state.backlog import REF_OFFSET_SHIFT
 from headrace.core.state.free_ids import free_draw_id, has_free_id
 from headrace.core.state.groups import (
     REF_MAYBE_SENT,
@@ -63,7 +63,7 @@ class Lending:
         raise NotImplementedError
 
 
-class SharedDelivery(Sharing):
+class SharedDelivery(Sharing, Waker):
     """Gives the entries of shared subscriptions to members, takes their acknowledgements and keeps the limits of
     groups."""
 
@@ -71,13 +71,12 @@ class SharedDelivery(Sharing):
         self,
         delivery: Delivery,
         commit: GroupCommit,
-        journal: JournalPort,
         clock: Clock,
         settings: BrokerSettings,
     ) -> None:
         self._delivery = delivery
         self._commit = commit
-        self._journal = journal
+        self._reader = delivery.reader
         self._clock = clock
         self._settings = settings
         self.lending: Lending | None = None  # where there are other shards
@@ -247,7 +246,7 @@ class SharedDelivery(Sharing):
             and _admitted(group, session)
         ):
             serial, ref = group.head()
-            message = self._fetch(group, ref)
+            message = self._fetch(group, serial, ref)
             if message is NOT_NOW or not self._give(group, session, serial, ref, message):
                 break
             drawn += 1
@@ -269,7 +268,7 @@ class SharedDelivery(Sharing):
     def _try_draw(self, group: Group, session: Session, passed: dict[Session, None]) -> None:
         """Let a member draw the head. If it may not read it, or fails at it, it is among those who passed it on."""
         serial, ref = group.head()
-        message = self._fetch(group, ref)
+        message = self._fetch(group, serial, ref)
         if message is NOT_NOW:
             return
         try:
@@ -282,16 +281,14 @@ class SharedDelivery(Sharing):
         else:
             passed[session] = None
 
-    def go_on(self, group: Group) -> None:
-        """Go on with a group whose next entry could not be read, and perhaps can be now."""
-        if self.hand_out(group, self._settings.page_messages):
-            self._delivery.hand_out_later(group)
-
-    def _wait_for_read(self, group: Group) -> None:
-        """Note that the next entry cannot be read now: nothing is drawn until `go_on`."""
-        if not group.unread:
-            group.unread = True
-            self._delivery.unread.add(group.carrier, self._clock.mono_ms)
+    def wake(self, owner: QueueOwner) -> bool:
+        """Go on with a group whose next entry could not be read, and perhaps can be now. False if it does not wait."""
+        if not isinstance(owner, Group) or not owner.unread:
+            return False
+        owner.unread = False
+        if self.hand_out(owner, self._settings.page_messages):
+            self._delivery.hand_out_later(owner)
+        return True
 
     def _writable(self, session: Session) -> bool:
         link = session.link
@@ -312,11 +309,12 @@ class SharedDelivery(Sharing):
         """Return whether a member may be given an entry now. Besides room it needs a packet id that is free."""
         return self._room(session) and has_free_id(session)
 
-    def _fetch(self, group: Group, ref: int) -> Message | Absent:
-        """Return the message of the group's head. If it cannot be read now, the group waits for that."""
-        message = self._journal.fetch(ref >> REF_OFFSET_SHIFT) if ref else NOT_NOW
+    def _fetch(self, group: Group, serial: int, ref: int) -> Message | Absent:
+        """Return the message of the group's head. If it cannot be read now, nothing is drawn until `wake`."""
+        message = self._reader.fetch(group, serial, ref)
         if message is NOT_NOW:
-            self._wait_for_read(group)
+            group.unread = True
+            self._delivery.unread.add(group, self)
         return message
 
     def _give(self, group: Group, session: Session, serial: int, ref: int, message: Message | Absent) -> bool:
@@ -415,7 +413,7 @@ class SharedDelivery(Sharing):
             if draw.received:
                 link.pubrel(draw.packet_id)
                 continue
-            message = self._journal.fetch(draw.ref >> REF_OFFSET_SHIFT)
+            message = self._reader.fetch(draw.group, draw.serial, draw.ref)
             if message is NOT_NOW:
                 redraw[key] = draw
                 self._delivery.wait_for_read(session, link)

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from headrace.core.commit import GroupCommit
-from headrace.core.ports.journal import NOT_NOW, JournalPort
+from headrace.core.ports.journal import NOT_NOW
 from headrace.core.ports.link import WorkerPort
+from headrace.core.ports.queue_reader import QueueReader
 from headrace.core.ports.timers import Timer, Timers
 from headrace.core.records.elapsed import elapsed_us
 from headrace.core.records.message import Message
 from headrace.core.records.queue_record import QUEUE_TRIMMED, number_record
 from headrace.core.records.record import DROP_BYTES_LIMIT, DROP_EXPIRED, DROP_LIMIT, DROP_UNREADABLE
-from headrace.core.state.backlog import REF_OFFSET_SHIFT
+from headrace.core.state.queue import reference
 from headrace.core.state.state import Fold
-from headrace.core.state.topic_queues import NO_REFERENCE, UNREADABLE_NOW, TopicQueue
+from headrace.core.state.topic_queues import TopicQueue
 from headrace.errors import NotReadableNow
 
 if TYPE_CHECKING:
@@ -38,11 +39,11 @@ class Trimming:
     """Keeps the limits of topic queues, and knows where in them a time is."""
 
     def __init__(
-        self, fold: Fold, commit: GroupCommit, journal: JournalPort, timers: Timers, worker: WorkerPort
+        self, fold: Fold, commit: GroupCommit, reader: QueueReader, timers: Timers, worker: WorkerPort
     ) -> None:
         self._fold = fold
         self._commit = commit
-        self._journal = journal
+        self._reader = reader
         self._timers = timers
         self._clock = worker.clock
         self._settings = worker.settings
@@ -155,24 +156,23 @@ class Trimming:
         """Drop messages of a queue that are too old, a page at a time, or message by message. One that can never be
         read goes, too: it would keep all behind it."""
         count, newest = queue.oldest_page()
-        if count and self._outdated(newest, age_us) == DROP_EXPIRED:
+        last: i64 = queue.first + count - 1
+        if count and self._outdated(queue, last, reference(newest, 0, False, 1), age_us) == DROP_EXPIRED:
             for _ in range(count):
                 self._drop_first(queue, DROP_EXPIRED)
             return
         for _ in range(_AGED_AT_ONCE):
-            ref = queue.ref_at(queue.first) if queue.count else UNREADABLE_NOW
-            if ref == UNREADABLE_NOW:
+            if not queue.count:
                 return
-            reason = (
-                DROP_UNREADABLE if ref == NO_REFERENCE else self._outdated(ref >> REF_OFFSET_SHIFT, age_us)
-            )
+            reason = self._outdated(queue, queue.first, queue.ref_at(queue.first), age_us)
             if not reason:
                 return
             self._drop_first(queue, reason)
 
-    def _outdated(self, offset: int, age_us: int) -> int:
-        """Return the reason why a queue keeps a message no more, 0 if it does."""
-        message = self._journal.fetch(offset)
+    def _outdated(self, queue: TopicQueue, serial: i64, ref: int, age_us: int) -> int:
+        """Return the reason why a queue keeps a message no more, 0 if it does. Nobody waits for one that cannot be read
+        now: it is asked for again in a second."""
+        message = self._reader.fetch(queue, serial, ref)
         if isinstance(message, Message):
             waited_us = elapsed_us(message.timestamp_us, self._clock.now_us)
             return DROP_EXPIRED if waited_us > age_us else 0
@@ -186,17 +186,17 @@ class Trimming:
         low, high = int(queue.first), int(queue.next_serial)
         while low < high:
             middle = (low + high) // 2
-            if self._is_older(queue.ref_at(middle), time_us):
+            if self._is_older(queue, middle, time_us):
                 low = middle + 1
             else:
                 high = middle
         return low
 
-    def _is_older(self, ref: int, before_us: int) -> bool:
-        message = NOT_NOW if ref == UNREADABLE_NOW else self._journal.fetch(max(ref, 0) >> REF_OFFSET_SHIFT)
+    def _is_older(self, queue: TopicQueue, serial: int, before_us: int) -> bool:
+        message = self._reader.fetch(queue, serial, queue.ref_at(serial))
         if message is NOT_NOW:
             raise NotReadableNow("the begin of a cluster cannot be looked for now")
-        return ref != NO_REFERENCE and isinstance(message, Message) and message.timestamp_us < before_us
+        return isinstance(message, Message) and message.timestamp_us < before_us
 
 
 def _size(queue: TopicQueue) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64, mypyc_attr
 
 if TYPE_CHECKING:
+    from headrace.core.ports.waiting import Waiting
     from headrace.core.records.message import Message
 
 
@@ -43,7 +44,12 @@ class PageReader:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class JournalPort(PageReader):
-    """The log behind group commit. Offsets: a high watermark H says that every record below H is durable."""
+    """The log behind group commit. Offsets: a high watermark H says that every record below H is durable.
+
+    `waiting` is told when a read succeeds behind one that was answered with NOT_NOW.
+    """
+
+    waiting: Waiting | None = None
 
     def next_offset(self) -> int:
         """Return the offset the next appended record gets."""

@@ -16,7 +16,6 @@ from mypy_extensions import i64
 from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.homes import MEMBER_PREFIX
 from headrace.core.outbound.delivery import Delivery
-from headrace.core.ports.journal import JournalPort
 from headrace.core.ports.link import Link, Rendering, WorkerPort
 from headrace.core.ports.rights import Rights
 from headrace.core.records.event import (
@@ -36,7 +35,6 @@ from headrace.core.shards.group_frames import GroupFrame
 from headrace.core.shards.group_wires import GroupWires
 from headrace.core.shards.holding import Held, Holding
 from headrace.core.shards.peer import Wire
-from headrace.core.state.backlog import REF_OFFSET_SHIFT
 from headrace.core.state.groups import Draw, Group, draws_of, groups_of, membership_of
 from headrace.core.state.queue import REF_QOS
 from headrace.core.state.session import DEVICE, NEVER_EXPIRES, Session
@@ -75,13 +73,11 @@ class GroupHomes:
         fold: Fold,
         commit: GroupCommit,
         delivery: Delivery,
-        journal: JournalPort,
         worker: WorkerPort,
         holding: Holding,
         wires: GroupWires,
     ) -> None:
         self._fold = fold
-        self._journal = journal
         self._commit = commit
         self._delivery = delivery
         self._worker = worker
@@ -338,7 +334,7 @@ class GroupHomes:
         self._take_back(draw.group, draw.serial)
 
     def _deny(self, link: MemberLink, draw: Draw) -> None:
-        message = self._journal.fetch(draw.ref >> REF_OFFSET_SHIFT)
+        message = self._delivery.reader.fetch(draw.group, draw.serial, draw.ref)
         if isinstance(message, Message):
             link.deny(message.topic)
             self._denied.setdefault(link, self._worker.clock.mono_ms + DENIED_FOR_MS)

@@ -19,6 +19,7 @@ from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.routing import Passing, Router
 from headrace.core.ports.journal import JournalPort
 from headrace.core.ports.link import Crowds, Link, WorkerPort
+from headrace.core.ports.waiting import QueueOwner, Waker
 from headrace.core.records.message import Copy, Message
 from headrace.core.records.record import DROP_QOS0_AWAY, DROP_QOS0_SLOW, FLAG_FRAME, FLAG_QOS, FLAG_RETAIN
 from headrace.core.records.stream_record import OWNED, stream_record
@@ -53,7 +54,7 @@ TAKEN_AT_ONCE: Final = 1024  # of what has had to wait, in one pass of the loop
 Offsets = dict[int, tuple[int, int]]  # two of them, by shard
 
 
-class Neighbours(Passing):
+class Neighbours(Passing, Waker):
     """The other shards, as shard `shard` sees them."""
 
     def __init__(
@@ -81,7 +82,8 @@ class Neighbours(Passing):
         self._fold = fold
         self._commit = commit
         self._router = router
-        self._journal = journal
+        self._reader = delivery.reader
+        self._unread = delivery.unread
         self._worker = worker
         self._settings = settings
         self._publishing = publishing
@@ -103,7 +105,7 @@ class Neighbours(Passing):
         self._nobody = _Wanting(0, [], 0)
         self._wanted = fold.wanted = fold.queues.wanted = Wanted()
         self.queues: QueuePort | None = None  # whoever speaks of topic queues
-        self.homes = GroupHomes(fold, commit, delivery, journal, worker, self._holding, wires)
+        self.homes = GroupHomes(fold, commit, delivery, worker, self._holding, wires)
         self.members = GroupMembers(shard, fold, commit, delivery, worker, wires, settings.answer_within_ms)
 
     def begin(self, epoch: int) -> None:
@@ -630,10 +632,26 @@ class Neighbours(Passing):
         """Read on for a shard that lags; True if there is more. What that raises costs the others nothing, and is tried
         again when the timer calls."""
         try:
-            return sender.read(self._journal, self.routes, end, looks)
+            more = sender.read(self._reader, self.routes, end, looks)
+            if sender.unread:
+                self._unread.add(sender, self)
+            return more
         except Exception as error:  # noqa: BLE001
             self._worker.contain("read", None, error)
             return False
+
+    def wake(self, owner: QueueOwner) -> bool:
+        """Go on with a stream whose next record could not be read. False if its wire has ended, or nothing may be read
+        in this pass."""
+        if not isinstance(owner, Sender) or not owner.unread or self._senders.get(owner.slot) is not owner:
+            return False
+        owner.unread = False
+        looks = 0 if self._commit.unfinished else self._settings.read_at_once
+        if not owner.reads or not looks:
+            return False
+        if self._reads_on(owner, self._commit.high_watermark, looks):
+            self._worker.request_tick()
+        return True
 
     def on_timer(self) -> None:
         """Do what time has decided: streams that nobody answers for are cut, filters withdrawn, positions told and

@@ -18,20 +18,24 @@ from typing import Final
 from mypy_extensions import i64
 
 from headrace.core.homes import Homes
-from headrace.core.ports.journal import NOT_NOW, JournalPort
+from headrace.core.ports.journal import NOT_NOW
 from headrace.core.ports.link import Crowd
+from headrace.core.ports.queue_reader import QueueReader
+from headrace.core.ports.waiting import QueueOwner
 from headrace.core.records.message import Message, copy_of
 from headrace.core.records.record import FLAG_FRAME, FLAG_QOS, FLAG_RETAIN, KIND_MESSAGE
 from headrace.core.shards.peer import Copied, Looked, Passed, Wire, weight_of
 from headrace.core.shards.queue_port import QueuePort
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.stream_settings import StreamSettings
+from headrace.core.state.queue import reference
 
 LITTLE: Final = 4  # times the messages that a sender may owe: for more records nobody waits
 
 
-class Sender:
-    """The stream to one shard, on one wire. `slot` holds the routes that were announced on it."""
+class Sender(QueueOwner):
+    """The stream to one shard, on one wire. `slot` holds the routes that were announced on it. `unread`: what is next
+    cannot be read now, and nothing is read until somebody says so."""
 
     def __init__(
         self,
@@ -51,6 +55,7 @@ class Sender:
         self.following = False
         self.greeted = False  # groups are spoken of
         self.live = False
+        self.unread = False
         self.copies = 0  # sent
         self._source = source
         self._owed_max: i64 = settings.owed_max
@@ -74,7 +79,7 @@ class Sender:
     def follow(self, offset: i64, granted: i64) -> None:
         """Begin at an offset of the journal."""
         self.following = True
-        self.live = self._outrun = False
+        self.live = self._outrun = self.unread = False
         self._owed.clear()
         self._at = self._said = offset
         self.grant(granted)
@@ -89,7 +94,7 @@ class Sender:
     @property
     def reads(self) -> bool:
         """Return whether the sender has something to read from the journal now."""
-        return self.following and (not self.live or len(self._owed) > 0) and self._may_send
+        return self.waits and not self.unread and self._may_send
 
     @property
     def _may_send(self) -> bool:
@@ -168,18 +173,19 @@ class Sender:
             return self._at > self._crowd_owed
         return not self._owed or self._owed[0] > self._crowd_owed
 
-    def read(self, journal: JournalPort, routes: Routes, end: i64, looks: i64) -> bool:
+    def read(self, reader: QueueReader, routes: Routes, end: i64, looks: i64) -> bool:
         """Send what is owed, then look at the next `looks` records of the journal below `end`, all of which have taken
         effect; True if there are more that can be read now."""
         if self._owed:
-            self._pay(journal)
+            self._pay(reader)
             return False
         while self._at < end and looks > 0 and self._may_send:
-            found = journal.fetch(self._at)
+            found = reader.fetch(self, self._at, reference(self._at, 0, False, 1))
             if isinstance(found, Message):
                 if self._wants(found, routes):
                     self._copy(found)
             elif found is NOT_NOW:
+                self.unread = True
                 return False
             self._at += 1
             looks -= 1
@@ -188,12 +194,13 @@ class Sender:
             return False
         return self._may_send
 
-    def _pay(self, journal: JournalPort) -> None:
-        """Send what is owed, as far as the credit goes. What the journal cannot read now the timer asks for again."""
+    def _pay(self, reader: QueueReader) -> None:
+        """Send what is owed, as far as the credit goes and it can be read now."""
         owed = self._owed
         while owed and self._may_send:
-            found = journal.fetch(owed[0])
+            found = reader.fetch(self, owed[0], reference(owed[0], 0, False, 1))
             if found is NOT_NOW:
+                self.unread = True
                 return
             if isinstance(found, Message):
                 self._copy(found)

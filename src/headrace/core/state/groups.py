@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from headrace.core.ports.waiting import QueueOwner
 from headrace.core.state.backlog import REF_OFFSET_SHIFT, Backlog
 from headrace.core.state.queue import REF_QOS
 from headrace.core.state.session import APPLICATION, NEVER_EXPIRES, Session, Shared
@@ -215,7 +216,7 @@ def group_of(session: Session) -> Group | None:
     return shared.group if isinstance(shared, StandIn) else None
 
 
-class Group:
+class Group(QueueOwner):
     """`$share/name/filter` in one tenant. `carrier` stands for the group in the subscription tree."""
 
     def __init__(self, tenant: Commons, name: str, topic_filter: str, incarnation: int) -> None:

@@ -14,6 +14,7 @@ from mypy_extensions import i64
 from headrace.core.homes import MEMBER_PREFIX
 from headrace.core.ports.identity import Identity
 from headrace.core.ports.limits import Limits
+from headrace.core.ports.waiting import QueueOwner
 from headrace.core.records.event import SessionName, SubscriptionRow
 from headrace.core.records.message import Message
 from headrace.core.records.record import DROP_REASONS, NORMAL_DROPS
@@ -213,7 +214,7 @@ class Shared:
         raise NotImplementedError
 
 
-class Session:
+class Session(QueueOwner):
     """One client's session in one tenant.
 
     `expiry_s` 0 makes it transient (it ends with its connection), 0xFFFFFFFF never expires. `closed_at_us` is 0 while
@@ -257,6 +258,9 @@ class Session:
         self.written = False  # some snapshot that a start would load has it
         self.place: i64 = -1  # in the roster
         self.applied: int = -1  # recovery: records up to this offset are in the snapshot
+
+    def at_hand(self, offset: int) -> Message | None:
+        return self.tenant.retained.at(offset)
 
     def named(self) -> SessionName:
         """Return the name that the session's events have for it."""

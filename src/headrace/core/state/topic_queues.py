@@ -19,7 +19,9 @@ from mypy_extensions import i64
 
 from headrace.core.ports.journal import NOT_NOW, Absent, PageReader
 from headrace.core.ports.limits import Limits
+from headrace.core.ports.queue_reader import NO_REFERENCE, UNREADABLE_NOW
 from headrace.core.ports.tenancy import Quotas
+from headrace.core.ports.waiting import QueueOwner
 from headrace.core.records.queue_record import (
     CLUSTER_ACKED,
     CLUSTER_DROPPED,
@@ -40,8 +42,6 @@ from headrace.core.state.queue import reference
 from headrace.core.state.wanted import Wanted
 from headrace.errors import CorruptRecord
 
-UNREADABLE_NOW: Final = 0
-NO_REFERENCE: Final = -1
 ENDINGS: Final = (QUEUE_CLOSED, CLUSTER_ENDED, QUEUE_UNUSED, QUEUE_REMOVED)
 _ROW: Final = 6
 _SIZE_MAX: Final = 0xFFFFFFFF
@@ -57,7 +57,7 @@ class Draw:
         self.holder: object | None = holder
 
 
-class Cluster:
+class Cluster(QueueOwner):
     """The place of one consumer cluster in its queue.
 
     `sent_limit` is durable: nothing beyond it may have been delivered. `maybe_sent` is what it was at the start.
@@ -181,7 +181,7 @@ class Cluster:
         self.sent_limit = self.maybe_sent = sent_limit
 
 
-class TopicQueue:
+class TopicQueue(QueueOwner):
     """The messages of one topic. `queue_id` names it in the journal, `first` is the oldest message that is kept;
     `used_us`: when it was opened or the last message went, as far as it is known."""
 

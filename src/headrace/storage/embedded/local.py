@@ -133,6 +133,7 @@ class LocalJournal(JournalPort):
         self.disk_reads = 0
         self.damaged_reads = 0
         self.failed_reads = 0
+        self._fails = False  # the last read of the disk did, and the next one may
 
     def next_offset(self) -> int:
         return self._log.next_offset
@@ -233,6 +234,10 @@ class LocalJournal(JournalPort):
         except Exception as error:  # noqa: BLE001  whatever makes one batch unreadable must not end a connection
             return self._judged(offset, error)
         self.disk_reads += 1
+        if self._fails:
+            self._fails = False
+            if self.waiting is not None:
+                self.waiting.wake_all()
         if frames.base_offset not in self._frames:  # compaction may have drawn batches together
             insort(self._framed, frames.base_offset)
         self._frames[frames.base_offset] = frames
@@ -247,6 +252,7 @@ class LocalJournal(JournalPort):
             self._say_damage(offset, error)
             return DAMAGED
         self.failed_reads += 1
+        self._fails = True
         now = self._clock()
         if now - self._failure_said_at >= FAILURE_SAID_EVERY_S:
             self._failure_said_at = now

@@ -388,6 +388,45 @@ def test_a_pull_that_waits_is_answered_when_the_journal_can_be_read_again() -> N
     assert len(notes.got) == 3
 
 
+def test_all_clusters_that_wait_for_one_page_are_served_as_soon_as_it_can_be_read() -> None:
+    bench = Bench()
+    guests = [bench.guest(), bench.guest(b"d")]
+    bench.publish(40)
+    pages = bench.queue.page_offsets()
+    bench.journal.unreadable = set(pages)
+    notes = []
+    for guest, cluster in zip(guests, (b"c", b"d"), strict=True):
+        assert isinstance(guest.voice, Notes)
+        bench.consuming.pull(guest, b"s", TOPIC, cluster, 5, 60_000)
+        bench.sync()
+        notes.append(guest.voice)
+    assert [note.got for note in notes] == [[], []]
+    assert len(bench.broker.unread) == 2
+    bench.journal.unreadable = set()
+    assert bench.journal.fetch_page(pages[0]), "somebody else reads"
+    bench.sync()
+    assert [[draught.message.payload for draught in note.got] for note in notes] == [
+        [b"%d" % number for number in range(5)]
+    ] * 2
+    assert len(bench.broker.unread) == 0
+
+
+def test_a_cluster_that_ended_while_it_waited_is_not_woken() -> None:
+    bench = Bench()
+    guest = bench.guest()
+    bench.publish(3)
+    bench.journal.reads_fail = True
+    notes = waits(bench, guest, 5)
+    clusters = bench.consuming.clusters
+    (cluster,) = bench.queue.clusters.values()
+    bench.broker.fold.queues.ended(cluster)
+    clusters.forget(cluster.cluster_id)
+    bench.journal.reads_fail = False
+    bench.later(5_000)
+    assert notes.got == []
+    assert len(bench.broker.unread) == 0
+
+
 def test_a_pull_that_asks_for_very_many_reserves_no_more_than_it_can_get() -> None:
     bench = Bench(backlog_page=1024)
     bench.publish(2000)

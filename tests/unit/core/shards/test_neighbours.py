@@ -409,6 +409,26 @@ def test_what_is_owed_waits_while_the_journal_cannot_be_read() -> None:
     assert fewer + received(reader) == [b"%d" % number for number in range(10)]
 
 
+def test_a_stream_that_cannot_read_asks_rarely_and_goes_on_as_soon_as_another_has_read() -> None:
+    pair, reader = owing()
+    journal = pair.source.journal
+    journal.reads_fail = True
+    pair.carry()
+    before = journal.failed_reads
+    for _ in range(50):
+        pair.source.sync()
+        pair.carry()
+    assert journal.failed_reads <= before + 1
+    got = received(reader)
+    journal.reads_fail = False
+    journal.fetch(0)
+    for _ in range(20):
+        pair.source.sync()
+        pair.carry()
+    assert [*got, *received(reader)] == [b"%d" % number for number in range(10)]
+    assert len(pair.source.broker.unread) == 0
+
+
 def test_qos_0_overtakes_no_copy() -> None:
     pair = Pair()
     reader, writer = pair.talkers("#", 1)

@@ -6,6 +6,7 @@ import pytest
 
 from harness import message
 from headrace.core.homes import Homes
+from headrace.core.outbound.journal_queues import JournalQueues
 from headrace.core.ports.journal import NOT_NOW, OTHER_RECORD, Absent, JournalPort
 from headrace.core.records.message import Message
 from headrace.core.shards.peer import Copied, Frame, Looked, Wire, weight_of
@@ -70,7 +71,7 @@ class Stream:
         assert self.sender.live
 
     def read(self, looks: int = 1000) -> bool:
-        return self.sender.read(self.journal, self.routes, self.end, looks)
+        return self.sender.read(JournalQueues(self.journal), self.routes, self.end, looks)
 
     def grant(self, messages: int) -> None:
         self.granted += messages * self.weight
@@ -199,7 +200,8 @@ def test_what_cannot_be_read_now_stays_owed() -> None:
     stream.grant(10)
     stream.journal.fails = True
     assert not stream.read()
-    assert (stream.wire.copies, stream.sender.position(stream.end), stream.sender.reads) == ([], 0, True)
+    assert (stream.wire.copies, stream.sender.position(stream.end)) == ([], 0)
+    assert (stream.sender.unread, stream.sender.reads) == (True, False), "it waits"
     stream.journal.fails = False
     stream.read()
     assert stream.wire.copies == [0, 1]

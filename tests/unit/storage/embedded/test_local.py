@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from librt.strings import BytesWriter
 
-from headrace.core.ports.journal import DAMAGED, GONE, NOT_NOW, Absent
+from headrace.core.ports.journal import DAMAGED, GONE, NOT_NOW, OTHER_RECORD, Absent
+from headrace.core.ports.waiting import Waiting
 from headrace.core.records.message import Copy, Given, Message, copy_of, message_flags
 from headrace.core.records.record import KIND_COPY, KIND_GIVEN, KIND_MESSAGE
 from headrace.errors import CorruptRecord
@@ -181,6 +182,39 @@ def test_a_read_that_fails_for_the_moment_says_nothing_about_the_record(error: E
     assert len(said) == 2
     log.broken.clear()
     assert payload(journal, 5) == b"5"
+
+
+class Told(Waiting):
+    """Counts how often it was told that reads succeed again."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def wake_all(self) -> None:
+        self.count += 1
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError()])
+def test_whoever_waits_is_told_once_that_a_read_of_the_disk_succeeds_behind_one_that_failed(
+    error: Exception,
+) -> None:
+    log = Log()
+    journal = LocalJournal(log, Gone)
+    journal.waiting = told = Told()
+    assert payload(journal, 35) == b"35"
+    assert told.count == 0, "nothing has failed"
+    log.broken[0] = error
+    for _ in range(3):
+        assert journal.fetch(5) is NOT_NOW
+    assert payload(journal, 36) == b"36", "from memory, which says nothing of the disk"
+    assert told.count == 0
+    assert journal.fetch_page(15) is OTHER_RECORD
+    assert payload(journal, 25) == b"25"
+    assert told.count == 1
+    assert journal.fetch_page(5) is NOT_NOW
+    log.broken.clear()
+    assert payload(journal, 5) == b"5"
+    assert told.count == 2
 
 
 def test_a_message_that_was_read_back_is_of_the_kind_that_it_was() -> None:
