@@ -25,7 +25,7 @@ from typing import Final, cast
 from librt.strings import read_i64_le
 from mypy_extensions import i64
 
-from headrace.core.ports.journal import NOT_NOW, Absent, PageReader
+from headrace.core.ports.journal import DAMAGED, NOT_NOW, OTHER_RECORD, Absent, PageReader
 from headrace.errors import CorruptRecord, NotReadableNow
 
 REF_OFFSET_SHIFT: Final = 20
@@ -74,6 +74,28 @@ def pack_page(owner: int, first: int, refs: array[int], sizes: array[int]) -> by
     return b"".join((header.tobytes(), refs.tobytes(), sizes.tobytes(), padding))
 
 
+def read_page(pages: PageReader, offset: int, first: int = -1, count: int = -1) -> Page | Absent:
+    """Return the page at `offset`, and one whose last entries are the `count` from serial `first` on; why there is none,
+    or NOT_NOW."""
+    packed = pages.fetch_page(offset)
+    if isinstance(packed, Absent):
+        return packed
+    try:
+        page = Page(packed)
+    except CorruptRecord:
+        return DAMAGED
+    fits = first == -1 or (page.first <= first and page.first + page.count == first + count)
+    return page if fits else OTHER_RECORD
+
+
+def refs_of_page(pages: PageReader, offset: int) -> array[int] | None:
+    """Return the references in the page at `offset`, none if it is gone or damaged; None if it cannot be read now."""
+    page = read_page(pages, offset)
+    if isinstance(page, Page):
+        return page.refs
+    return None if page is NOT_NOW else array("Q")
+
+
 class Behind:
     """What is behind the head of a long backlog: the table of its pages and the tail."""
 
@@ -118,6 +140,11 @@ class Behind:
     def rows(self) -> array[int]:
         """Return the rows of the pages that are not loaded yet, `_ROW` numbers each."""
         return self.table[self.next_row * _ROW :]
+
+    def pages_between(self, start: int, end: int) -> list[int]:
+        """Return the offsets of the pages, not loaded, that refer to something from `start` up to `end`."""
+        rows = self.rows()
+        return [rows[at] for at in range(0, len(rows), _ROW) if rows[at + 4] < end and rows[at + 5] >= start]
 
     def has_page(self) -> bool:
         return self.next_row * _ROW < len(self.table)
@@ -264,8 +291,8 @@ class Backlog:
             self._join_tail(behind)
             return
         offset, first, count, size, _, _ = behind.row()
-        packed = self._space.pages.fetch_page(offset)
-        if packed is NOT_NOW:
+        page = read_page(self._space.pages, offset, first, count)
+        if page is NOT_NOW:
             self._clear_head()
             return
         behind.take_row()
@@ -274,8 +301,7 @@ class Backlog:
         self.held += [offset, first + count - 1]
         self.head = 0
         self.loaded = count
-        page = _page_of(packed, first, count)
-        if page is None:
+        if not isinstance(page, Page):
             # Each entry is a reference to nothing: dropped as unreadable when its turn comes, counted and in order.
             self.refs = array("Q", [offset << REF_OFFSET_SHIFT | 1]) * count
             self.sizes = array("I", [size // count]) * count
@@ -373,24 +399,12 @@ class Backlog:
         return found
 
     def page_refs(self, offset: int) -> array[int] | None:
-        """Return the references in the page at `offset`, none if it is gone or damaged; None if it cannot be read
-        now."""
-        packed = self._space.pages.fetch_page(offset)
-        if packed is NOT_NOW:
-            return None
-        page = _page_of(packed)
-        return array("Q") if page is None else page.refs
+        """Return the references in a page, as `refs_of_page`."""
+        return refs_of_page(self._space.pages, offset)
 
     def pages_between(self, start: int, end: int) -> list[int]:
         """Return the offsets of the pages, not loaded, that refer to something from `start` up to `end`."""
-        if self.behind is None:
-            return []
-        rows = self.behind.rows()
-        return [
-            rows[at]
-            for at in range(0, len(rows), _ROW)
-            if rows[at + 4] < end and rows[at + 5] >= start
-        ]  # fmt: skip
+        return [] if self.behind is None else self.behind.pages_between(start, end)
 
     # Snapshots
 
@@ -410,14 +424,14 @@ class Backlog:
 
     def load(self, fields: list[object]) -> None:
         """Take over the `fields` of another one."""
-        self.refs, self.sizes = _unpacked(cast(bytes, fields[0]), cast(bytes, fields[1]))
+        self.refs, self.sizes = unpacked(cast(bytes, fields[0]), cast(bytes, fields[1]))
         self.loaded = self.count = len(self.refs)  # none if the page of the head could not be read then
         self.bytes = sum(self.sizes)
         self.ordered = bool(fields[2])
         if self.refs:
             self._last = self.refs[-1]
         if len(fields) > 3:
-            behind = Behind(cast(int, fields[4]), *_unpacked(cast(bytes, fields[5]), cast(bytes, fields[6])))
+            behind = Behind(cast(int, fields[4]), *unpacked(cast(bytes, fields[5]), cast(bytes, fields[6])))
             behind.table.frombytes(cast(bytes, fields[3]))
             self.count += sum(behind.table[2::_ROW]) + len(behind.refs)
             self.bytes += sum(behind.table[3::_ROW]) + sum(behind.sizes)
@@ -428,20 +442,8 @@ class Backlog:
         self._space.bytes += self.bytes
 
 
-def _page_of(packed: bytes | Absent, first: int = -1, count: int = -1) -> Page | None:
-    """Return the page that was read, if it is one, and one whose last entries are the `count` from serial `first`
-    on."""
-    if isinstance(packed, Absent):
-        return None
-    try:
-        page = Page(packed)
-    except CorruptRecord:
-        return None
-    fits = first == -1 or (page.first <= first and page.first + page.count == first + count)
-    return page if fits else None
-
-
-def _unpacked(packed_refs: bytes, packed_sizes: bytes) -> tuple[array[int], array[int]]:
+def unpacked(packed_refs: bytes, packed_sizes: bytes) -> tuple[array[int], array[int]]:
+    """Return references and sizes as a snapshot has them."""
     refs: array[int] = array("Q")
     refs.frombytes(packed_refs)
     sizes: array[int] = array("I")

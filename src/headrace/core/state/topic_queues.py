@@ -17,7 +17,7 @@ from typing import Final, cast
 
 from mypy_extensions import i64
 
-from headrace.core.ports.journal import NOT_NOW, Absent, PageReader
+from headrace.core.ports.journal import NOT_NOW, PageReader
 from headrace.core.ports.limits import Limits
 from headrace.core.ports.queue_reader import NO_REFERENCE, UNREADABLE_NOW
 from headrace.core.ports.tenancy import Quotas
@@ -36,11 +36,10 @@ from headrace.core.records.queue_record import (
     QueueRecord,
     queue_number,
 )
-from headrace.core.state.backlog import REF_OFFSET_SHIFT, Behind, Page
+from headrace.core.state.backlog import REF_OFFSET_SHIFT, Behind, Page, read_page, refs_of_page, unpacked
 from headrace.core.state.makers import NO_MAKER, Maker, Makers, maker_from
 from headrace.core.state.queue import reference
 from headrace.core.state.wanted import Wanted
-from headrace.errors import CorruptRecord
 
 ENDINGS: Final = (QUEUE_CLOSED, CLUSTER_ENDED, QUEUE_UNUSED, QUEUE_REMOVED)
 _ROW: Final = 6
@@ -242,12 +241,12 @@ class TopicQueue(QueueOwner):
             return behind.refs[serial - behind.first]
         page = None if cluster is None else cluster.page
         if page is None or not page.first <= serial < page.first + page.count:
-            packed = self._pages.fetch_page(self._page_of(serial))
-            if packed is NOT_NOW:
+            found = read_page(self._pages, self._page_of(serial))
+            if found is NOT_NOW:
                 return UNREADABLE_NOW
-            page = _page_from(packed)
-            if page is None or not page.first <= serial < page.first + page.count:
+            if not isinstance(found, Page) or not found.first <= serial < found.first + found.count:
                 return NO_REFERENCE
+            page = found
             if cluster is not None:
                 cluster.page = page
         return page.refs[serial - page.first]
@@ -342,17 +341,12 @@ class TopicQueue(QueueOwner):
         return list(self.behind.rows()[::_ROW])
 
     def page_refs(self, offset: int) -> array[int] | None:
-        """Return the references in the page at `offset`, none if it is lost; None if it cannot be read now."""
-        packed = self._pages.fetch_page(offset)
-        if packed is NOT_NOW:
-            return None
-        page = _page_from(packed)
-        return array("Q") if page is None else page.refs
+        """Return the references in a page, as `refs_of_page`."""
+        return refs_of_page(self._pages, offset)
 
     def pages_between(self, start: int, end: int) -> list[int]:
         """Return the offsets of the pages that refer to something from `start` up to `end`."""
-        rows = self.behind.rows()
-        return [rows[at] for at in range(0, len(rows), _ROW) if rows[at + 4] < end and rows[at + 5] >= start]
+        return self.behind.pages_between(start, end)
 
     # Snapshots
 
@@ -371,21 +365,8 @@ class TopicQueue(QueueOwner):
     def load(self, numbers: list[int], rows: bytes, first: int, refs: bytes, sizes: bytes) -> None:
         """Take over the `fields` of another one."""
         self.next_serial, self.first, self.bytes = numbers[0], numbers[1], numbers[2]
-        tail: array[int] = array("Q")
-        tail.frombytes(refs)
-        tail_sizes: array[int] = array("I")
-        tail_sizes.frombytes(sizes)
-        self.behind = Behind(first, tail, tail_sizes)
+        self.behind = Behind(first, *unpacked(refs, sizes))
         self.behind.table.frombytes(rows)
-
-
-def _page_from(packed: bytes | Absent) -> Page | None:
-    if isinstance(packed, Absent):
-        return None
-    try:
-        return Page(packed)
-    except CorruptRecord:
-        return None
 
 
 class TopicQueues:
