@@ -66,7 +66,8 @@ class OneWorker:
         loop = asyncio.get_running_loop()
         ticks = LoopTicks(loop)
         self.worker = ticks.worker = Worker(ticks, Clock(), BrokerSettings(), Homes(place.shards))
-        for shard in place.own_shards():
+        owners = place.owners()
+        for shard in owners.shards_of(place.index):
             journal = MemoryJournal()
             ticks.journals.append(journal)
             self.worker.own(shard, journal).sessions.start()
@@ -84,9 +85,9 @@ class OneWorker:
         for url in urls:
             self.doors.open(url)
         self.ports = [listener.url.partition("?")[0].rpartition(":")[2] for listener in self.doors.listeners]
-        self.peers = Peers(place, self.worker, loop, told.append)
+        self.peers = Peers(place, owners, self.worker, loop, told.append)
         self.handover = HandOver(
-            place, self.doors, self.peers.open_channel, self.peers.is_silent, loop, told.append
+            place, owners, self.doors, self.peers.open_channel, self.peers.is_silent, loop, told.append
         )
         self.peers.accept = self.handover.accept
         self.worker.arrivals.elsewhere = self.handover

@@ -122,6 +122,7 @@ class Node:
         self._check_certificates()
         with keys_named(config, "data_dir"):
             self._claim_data(place if membership is None else membership.place)
+        self.owners = self.place.owners()
         self.watchdog = Watchdog()
         scheduler = LoopScheduler(self._loop, self.watchdog)
         self.worker = Worker(scheduler, self.clock, broker_settings(config), Homes(self.place.shards))
@@ -137,7 +138,9 @@ class Node:
         with keys_named(config, "limits"):
             self._doors = self._make_doors()
         several = self.place.shards > 1
-        self.peers = Peers(self.place, self.worker, self._loop, self._report) if several else None
+        self.peers = None
+        if several:
+            self.peers = Peers(self.place, self.owners, self.worker, self._loop, self._report)
         if self.peers is not None:
             self.peers.linked = self._name_shards_of
         self.handover = self._hand_over()
@@ -184,7 +187,13 @@ class Node:
             return None
         peers = self.peers
         handover = HandOver(
-            self.place, self._doors, peers.open_channel, peers.is_silent, self._loop, self._report
+            self.place,
+            self.owners,
+            self._doors,
+            peers.open_channel,
+            peers.is_silent,
+            self._loop,
+            self._report,
         )
         self.peers.accept = handover.accept
         self.worker.arrivals.elsewhere = handover
@@ -239,7 +248,7 @@ class Node:
         stop = self._stopping.set
         around = Surroundings(self.worker, self.watchdog, self.config.journal.full_disk, stop, log)
         try:
-            for number in self.place.own_shards():
+            for number in self.owners.shards_of(self.place.index):
                 self.shards.append(OwnedShard(number, self._storage_of(number), around))
         except BaseException:
             self._give_up_data()
@@ -357,8 +366,7 @@ class Node:
 
     def _name_shards_of(self, worker: int) -> None:
         """Learn what the journals of a worker's shards are called, before copies of what they hold come from there."""
-        owned = [n for n in range(self.place.shards) if self.place.owner_of(n) == worker]
-        directories = {n: self.layout.directory(n) for n in owned}
+        directories = {n: self.layout.directory(n) for n in self.owners.shards_of(worker)}
         begun = {
             n: path for n, path in directories.items() if (path / WATERMARK).exists()
         }  # not at the very first start
@@ -438,7 +446,7 @@ class Node:
     def _announce(self) -> None:
         if self._membership is not None:
             self._membership.control.tell(READY)
-            log.info("worker ready", shards=self.place.own_shards())
+            log.info("worker ready", shards=self.owners.shards_of(self.place.index))
             self.ready.set()
             return
         if build() == PURE:

@@ -15,6 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from headrace.core.ports.elsewhere import Departing, Elsewhere
+from headrace.errors import ProtocolError
+from headrace.mqtt import reason_codes as rc
 from headrace.net.connection import Connection
 from headrace.peers.channel import Channel
 from headrace.peers.departures import Departures, NotNow, Road, parcel_of
@@ -22,6 +24,7 @@ from headrace.peers.parcel import BadParcel, Parcel, decode
 from headrace.peers.passing import Arrivals, DescriptorRoad, path_of
 from headrace.peers.relay import ChannelTransport, Relay
 from headrace.services.doors import Doors
+from headrace.workers.owners import Owners
 from headrace.workers.place import Place
 
 if TYPE_CHECKING:
@@ -57,6 +60,7 @@ class HandOver(Elsewhere):
     def __init__(
         self,
         place: Place,
+        owners: Owners,
         doors: Doors,
         open_channel: OpenChannel,
         is_silent: Callable[[int], bool],
@@ -64,7 +68,7 @@ class HandOver(Elsewhere):
         report: Callable[[str], None],
     ) -> None:
         super().__init__()
-        self._place = place
+        self._owners = owners
         self._doors = doors
         self._loop = loop
         self.arrivals = Arrivals(path_of(place.runtime, place.index), self._arrived, loop, report)
@@ -103,7 +107,11 @@ class HandOver(Elsewhere):
         link = departing.link
         plain = isinstance(link, Connection) and link.descriptor() >= 0
         ways = self.passing if plain else self.relaying
-        ways[self._place.owner_of(departing.shard)].add(departing)
+        way = ways.get(self._owners.of(departing.shard))
+        if way is None:
+            departing.refuse(ProtocolError(rc.SERVER_UNAVAILABLE, "its shard is nowhere now"))
+        else:
+            way.add(departing)
 
     def _arrived(self, descriptor: int, parcel: Parcel) -> None:
         accepted = socket.socket(fileno=descriptor)

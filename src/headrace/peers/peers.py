@@ -24,6 +24,7 @@ from headrace.peers.peer_frames import BrokenLink, Greeting
 from headrace.peers.peer_link import FRAME_BYTES_MAX, REASONS, TICK_S, LinkOwner, PeerLink
 from headrace.peers.standing import refusals, settled, trouble
 from headrace.peers.wires import Exchange, LinkWire, ShardWire
+from headrace.workers.owners import Owners
 from headrace.workers.place import Place
 from headrace.workers.runtime import identity
 
@@ -64,13 +65,19 @@ class Peers(LinkOwner):
     """
 
     def __init__(
-        self, place: Place, worker: Worker, loop: asyncio.AbstractEventLoop, report: Callable[[str], None]
+        self,
+        place: Place,
+        owners: Owners,
+        worker: Worker,
+        loop: asyncio.AbstractEventLoop,
+        report: Callable[[str], None],
     ) -> None:
         super().__init__()
         self.accept: Accept | None = None
         self.linked: Callable[[int], None] | None = None  # told of a worker before its shards are followed
         self.counts = dict.fromkeys(REASONS, 0)
         self._place = place
+        self._owners = owners
         self._worker = worker
         self._loop = loop
         self._report = report
@@ -289,7 +296,7 @@ class Peers(LinkOwner):
         if self.linked is not None:
             self.linked(link.peer)
         for follower in self._followers:
-            if self._place.owner_of(follower.source) == link.peer:
+            if self._owners.of(follower.source) == link.peer:
                 follower.due_s = 0.0
         self._follow()
 
@@ -346,7 +353,7 @@ class Peers(LinkOwner):
             follower.tried(now_s)
             near.connect(source, self._exchange.pair(self, near, local))
             return
-        link = self._usable(self._place.owner_of(source))
+        link = self._usable(self._owners.of(source))
         if link is None or link.full:
             return
         wire = LinkWire(self, near, source, True, link, link.number())
@@ -358,7 +365,7 @@ class Peers(LinkOwner):
         """Return our side of a wire on which a shard of another worker follows one of ours. Raises BrokenLink."""
         place = self._place
         near = self._owned.get(source)
-        if near is None or follower >= place.shards or place.owner_of(follower) != link.peer:
+        if near is None or follower >= place.shards or self._owners.of(follower) != link.peer:
             raise BrokenLink(
                 "garbage", f"shard {follower} of worker {link.peer} cannot follow shard {source} here"
             )

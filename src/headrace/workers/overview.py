@@ -34,6 +34,7 @@ from headrace.api.tokens import answered
 from headrace.core.homes import Homes
 from headrace.workers.member import Member
 from headrace.workers.merging import Merged
+from headrace.workers.owners import Owners
 
 PATIENCE_S: Final = 10.0  # with a worker's answer
 METRICS_PATIENCE_S: Final = 5.0  # half of Prometheus's own: those of the others come in time
@@ -118,6 +119,7 @@ class Overview:
         self._members = members
         self._shards = shards
         self._homes = Homes(shards)
+        self._table = Owners(shards, len(members))
         self._merged = Merged()
         self._threads = ThreadPoolExecutor(len(self._paths) + REQUESTS_MAX, "workers-http")
 
@@ -211,7 +213,7 @@ class Overview:
     async def _owners(self, request: Request, shard: int, method: str, url: str) -> Answer:
         """Return what the owner of a shard answers, whom the token of the request is shown."""
         token = request.headers.get("authorization", "")
-        return await run_in_threadpool(ask, self._paths[shard % len(self._paths)], method, url, token)
+        return await run_in_threadpool(ask, self._paths[self._table.of(shard)], method, url, token)
 
     def _following(self, shard: int, following: str | None) -> str | None:
         """Return where the page behind one of this shard begins."""

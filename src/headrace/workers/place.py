@@ -1,4 +1,4 @@
-"""Where a worker is among the workers of its machine, and which shards are its own."""
+"""Where a worker is among the workers of its machine. Which of the shards are its own is said by `owners`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from headrace.workers.owners import Owners
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One of so many workers, which own so many shards: shard n belongs to worker n mod `workers`, always.
+    """One of so many workers, which own so many shards together.
 
     `runtime`: the directory of the sockets between workers, which is gone when the supervisor is. `node`: the UUID of the
     data directory in 32 hexadecimal digits, "" where it has one shard. `run`: another number for each start of a worker
@@ -37,15 +39,9 @@ class Place:
         """Return whether there is no other worker."""
         return self.workers == 1
 
-    def owner_of(self, shard: int) -> int:
-        """Return the index of the worker that owns a shard. Raises ValueError if there is no such shard."""
-        if not 0 <= shard < self.shards:
-            raise ValueError(f"shard {shard} of {self.shards}")
-        return shard % self.workers
-
-    def own_shards(self) -> list[int]:
-        """Return the shards of this worker, ascending: one at least."""
-        return list(range(self.index, self.shards, self.workers))
+    def owners(self) -> Owners:
+        """Return a table of who owns which shard when the node starts."""
+        return Owners(self.shards, self.workers)
 
     def pack(self) -> str:
         """Return the place as JSON, for another process."""

@@ -42,7 +42,8 @@ class Crew(Harness):
 
     def __init__(self, place: Place, journals: dict[int, MemoryJournal] | None = None) -> None:
         self.place = place
-        self.journals = journals or {shard: MemoryJournal() for shard in place.own_shards()}
+        self.owners = place.owners()
+        self.journals = journals or {shard: MemoryJournal() for shard in self.owners.shards_of(place.index)}
         self.lines: list[str] = []
         super().__init__()
 
@@ -59,7 +60,9 @@ class Crew(Harness):
             neighbours.begin(epoch)
         self.broker = self.worker.brokers[0]
         self.sync()
-        self.peers = Peers(self.place, self.worker, asyncio.get_running_loop(), self.lines.append)
+        self.peers = Peers(
+            self.place, self.owners, self.worker, asyncio.get_running_loop(), self.lines.append
+        )
 
     def sync(self) -> None:
         self.worker.end_tick()
@@ -613,7 +616,7 @@ async def test_four_workers_with_two_shards_each_follow_all_others(town: Town) -
         return all(
             crew.follows((near, far))
             for crew in crews
-            for near in crew.place.own_shards()
+            for near in crew.owners.shards_of(crew.place.index)
             for far in range(8)
             if far != near
         )
