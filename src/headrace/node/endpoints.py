@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar, overload
 
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
@@ -37,11 +38,55 @@ from headrace.services.process_metrics import ProcessFigures
 from headrace.services.removals import Removals
 from headrace.services.watchdog import Watchdog
 
+Found = TypeVar("Found")
+
+
+class OfShards(Sequence[Found], Generic[Found]):
+    """What there is of the shards that this worker owns, at the moment when somebody looks: shards come and go."""
+
+    def __init__(self, found: Callable[[], list[Found]]) -> None:
+        self._found = found
+
+    def __len__(self) -> int:
+        return len(self._found())
+
+    def __iter__(self) -> Iterator[Found]:
+        return iter(self._found())
+
+    @overload
+    def __getitem__(self, at: int) -> Found: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Found]: ...
+
+    def __getitem__(self, at: int | slice) -> Found | list[Found]:
+        return self._found()[at]
+
+
+class ByShard(Mapping[int, Found], Generic[Found]):
+    """The same by the numbers of the shards. `make` is called for the shard that is asked for."""
+
+    def __init__(self, shards: Sequence[OwnedShard], make: Callable[[OwnedShard], Found]) -> None:
+        self._shards = shards
+        self._make = make
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([shard.number for shard in self._shards])
+
+    def __getitem__(self, number: int) -> Found:
+        for shard in self._shards:
+            if shard.number == number:
+                return self._make(shard)
+        raise KeyError(number)
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a node that somebody may look at. `directories`: the data directories of all shards of the node,
-    whoever owns them."""
+    """The parts of a node that somebody may look at. `shards` are those that it owns, which change while it runs.
+    `directories`: the data directories of all shards of the node, whoever owns them."""
 
     worker: Worker
     shards: Sequence[OwnedShard]
@@ -61,22 +106,28 @@ def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[
     """Return the application of an admin address. `tokens`: the file with the bearer tokens, None: nobody has one."""
     worker, shards, process = parts.worker, parts.shards, ProcessFigures()
     collectors = registry(worker, parts.doors, parts.watchdog, process, *_collectors(parts, limits))
-    refresh = (*(one.refresh for one in _figures(shards)), process.refresh)
-    removals = Removals(worker.brokers)
-    rows = ShardRows({shard.number: _rows(shard, worker) for shard in shards})
+    folds = OfShards(lambda: [broker.fold for broker in worker.brokers])
+    removals = Removals(OfShards(lambda: list(worker.brokers)))
+    rows = ShardRows(ByShard(shards, lambda shard: _rows(shard, worker)))
+
+    def refresh() -> None:
+        for one in _figures(shards):
+            one.refresh()
+        process.refresh()
+
     routes: list[BaseRoute] = [
         JournalRoutes(parts.directories, tokens).mount(),
         *TraceRoutes(parts.doors.tracing, Tokens(tokens)).routes(),
-        *ClientRoutes(Laggards([broker.fold for broker in worker.brokers]), Tokens(tokens)).routes(),
+        *ClientRoutes(Laggards(folds), Tokens(tokens)).routes(),
         *ClusterRoutes(rows, removals, Tokens(tokens)).routes(),
         *SessionRoutes(removals, Tokens(tokens)).routes(),
     ]
-    return application(not_ready, collectors, routes, refresh)
+    return application(not_ready, collectors, routes, (refresh,))
 
 
 def _figures(shards: Sequence[OwnedShard]) -> list[JournalFigures]:
     """Return what the disks tell of the shards that have one."""
-    return [shard.storage.figures for shard in shards if shard.storage.figures is not None]
+    return [shard.storage.figures for shard in list(shards) if shard.storage.figures is not None]
 
 
 def _rows(shard: OwnedShard, worker: Worker) -> ClusterRows:
@@ -89,13 +140,11 @@ def _collectors(parts: Parts, limits: Limits) -> list[Collector]:
     found = [
         BuildCollector(__version__, build()),
         BridgeCollector(parts.bridges),
-        ReadsCollector([shard.storage.reads for shard in parts.shards]),
+        ReadsCollector(OfShards(lambda: [shard.storage.reads for shard in parts.shards])),
         DeviceCollector(parts.worker.brokers),
-        JournalCollector(_figures(parts.shards), limits),
+        JournalCollector(OfShards(lambda: _figures(parts.shards)), limits),
         HistogramCollector(parts.synced, parts.latencies.puback, parts.latencies.delivery),
-        PeerCollector(
-            parts.worker, parts.peers, {shard.number: shard.storage.behind for shard in parts.shards}
-        ),
+        PeerCollector(parts.worker, parts.peers, ByShard(parts.shards, lambda shard: shard.storage.behind)),
         HandOverCollector(parts.handover),
     ]
     if parts.access is not None:
