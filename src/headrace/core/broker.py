@@ -20,6 +20,7 @@ from headrace.core.inbound.consuming import Consuming
 from headrace.core.inbound.devices import Devices
 from headrace.core.inbound.dropping import Dropping
 from headrace.core.inbound.forwarding import Forwarding
+from headrace.core.inbound.leaving import Leaving
 from headrace.core.inbound.publishing import Publishing
 from headrace.core.inbound.queue_talk import QueueTalk
 from headrace.core.inbound.subscribing import Subscribing
@@ -145,6 +146,7 @@ class Broker(BatchListener):
         self._delivered_us = 0
         self.neighbours: Neighbours | None = None  # where there are other shards
         self.behind = False  # more is due than the last call of `on_timer` did
+        self._leaving: Leaving | None = None  # once the shard is being given up
         self.commit.attach(self)
 
     def join(self, journal: JournalPort, routes: Routes, settings: StreamSettings) -> Neighbours:
@@ -176,6 +178,13 @@ class Broker(BatchListener):
         self.fold.spread(self.worker.homes, self.shard)
         self.fold.count_owned_in(self.worker.owned, self.worker.owned_devices)
         return neighbours
+
+    def leave(self, most: int) -> bool:
+        """End the connections of at most so many sessions: the shard is being given up, and no client comes any more.
+        True if there are more."""
+        if self._leaving is None:
+            self._leaving = Leaving(self.fold, self.commit, self.sessions, self.devices)
+        return self._leaving.end_connections(most)
 
     def bridging(self) -> Bridging:
         """Return what opens and attaches the sessions of our own bridges."""

@@ -7,11 +7,13 @@ what one of them fails at costs the others nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from headrace.core.broker import Broker
 from headrace.core.homes import Homes
 from headrace.core.inbound.devices import Devices
+from headrace.core.inbound.leaving import end_unbound
 from headrace.core.inbound.reception import NAMELESS, Reception
 from headrace.core.inbound.turns import Turns
 from headrace.core.ports.access import Access
@@ -24,11 +26,13 @@ from headrace.core.ports.queue_reader import QueueReader
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.timers import Timers
 from headrace.core.ports.witness import Testimony
+from headrace.core.state.counters import Counters
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 
 # Timers that a call of `on_timer` fires at most: so many of connections, and so many of all shards together.
 TIMERS_AT_ONCE: Final = 200
+LEAVE_AT_ONCE: Final = 500  # sessions whose connections end in one step, where a shard is given up
 
 
 class Worker(WorkerPort):
@@ -53,7 +57,11 @@ class Worker(WorkerPort):
         self.latencies: Latencies | None = None
         self._scheduler = scheduler
         self._access: Access | None = None
-        self._shards: dict[int, Broker] = {}
+        self._shards: dict[int, Broker] = {}  # those that clients may come to
+        self._opened: list[Broker] = []  # the same
+        # What shards counted that were given up, so that no sum goes down.
+        self.counters_before: dict[str, Counters] = {}  # by tenant
+        self.expired_before = 0
         self._newcomers = 0  # clients without an id, who go to the shards in turn
         self._tick_requested = False
         self._broken: list[Link] = []  # something raised on their behalf: to be closed
@@ -65,16 +73,54 @@ class Worker(WorkerPort):
     def own(self, shard: int, journal: JournalPort, reader: QueueReader | None = None) -> Broker:
         """Own a shard, whose journal is `journal`, from now on; return its broker, whose state is as yet empty. `reader`
         reads queues that are not in the journal alone."""
-        broker = Broker(shard, journal, self, self.testimony, reader)
+        broker = self.prepare(shard, journal, reader)
+        self.tend(broker)
+        self.open(broker)
+        return broker
+
+    def prepare(self, shard: int, journal: JournalPort, reader: QueueReader | None = None) -> Broker:
+        """Return a broker for a shard, into which its state is to be brought; nothing happens with it yet."""
+        return Broker(shard, journal, self, self.testimony, reader)
+
+    def tend(self, broker: Broker) -> None:
+        """Give a shard its ticks and its time from now on: its state is there."""
         broker.sessions.access = self._access
         self.brokers.append(broker)
-        self._shards[shard] = broker
+
+    def open(self, broker: Broker) -> None:
+        """Let clients come to a shard from now on."""
+        self._shards[broker.shard] = broker
+        self._opened = list(self._shards.values())
+
+    def shut(self, shard: int) -> None:
+        """Let no client come to a shard any more; those that are there stay. Does nothing where none comes."""
+        self._shards.pop(shard, None)
+        self._opened = list(self._shards.values())
+
+    def disown(self, shard: int, links: Iterable[Link] = ()) -> Broker | None:
+        """Own a shard no more: connections to it end, its ticks and its timers too, and no object of the worker refers to
+        it. `links`: all connections of the process, of which some may be about to sign in there. Returns its broker, of
+        whose state whoever asked lets go (`Fold.let_go`), or None where the shard is not owned."""
+        self.shut(shard)
+        broker = next((one for one in self.brokers if one.shard == shard), None)
+        if broker is None:
+            return None
+        while broker.leave(LEAVE_AT_ONCE):
+            pass
+        for link in links:
+            if link.broker is broker:
+                end_unbound(link)
+        self.brokers.remove(broker)
+        self.expired_before += broker.sessions.expired
+        for name, tenant in broker.fold.tenants.items():
+            self.counters_before.setdefault(name, Counters()).add(tenant.counters)
+        self.counters_before.setdefault(self.anyone.tenant, Counters()).add(broker.fold.strangers)
         return broker
 
     def home_of(self, tenant: str, client_id: str) -> Broker | None:
         if not client_id:
             self._newcomers += 1
-            return self.brokers[self._newcomers % len(self.brokers)] if self.brokers else None
+            return self._opened[self._newcomers % len(self._opened)] if self._opened else None
         return self._shards.get(self.homes.of_client(tenant, client_id))
 
     def bind_device(self, link: Link, client_id: str, user: str | None = None) -> Devices | None:
@@ -195,7 +241,7 @@ class Worker(WorkerPort):
     def on_timer(self) -> None:
         """Do what time has decided, a bounded part of it; `behind` says that more is due now."""
         self.behind = self.fire(self.timers, TIMERS_AT_ONCE)
-        for broker in self.brokers:
+        for broker in list(self.brokers):
             broker.on_timer(max(1, TIMERS_AT_ONCE // len(self.brokers)))
             if broker.behind:
                 self.behind = True

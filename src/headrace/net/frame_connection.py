@@ -57,6 +57,10 @@ class FrameConnection(Connection):
         if self.client is not None and not error.silent:
             self.client.voice.fail(error.reason_code, error.message)
 
+    def unbind(self) -> None:
+        self._lose_client()
+        super().unbind()
+
     def resume_writing(self) -> None:
         super().resume_writing()
         if self.client is not None:

@@ -24,7 +24,7 @@ from headrace.peers.peer_frames import BrokenLink, Greeting
 from headrace.peers.peer_link import FRAME_BYTES_MAX, REASONS, TICK_S, LinkOwner, PeerLink
 from headrace.peers.standing import refusals, settled, trouble
 from headrace.peers.wires import Exchange, LinkWire, ShardWire
-from headrace.workers.owners import Owners
+from headrace.workers.owners import NOBODY, Owners
 from headrace.workers.place import Place
 from headrace.workers.runtime import identity
 
@@ -131,13 +131,28 @@ class Peers(LinkOwner):
         """Begin when all shards of this worker have begun: listen, dial, follow. Raises OSError."""
         for broker in self._worker.brokers:
             if broker.neighbours is not None:
-                self._owned[broker.shard] = broker.neighbours
-        self._followers = [Follower(near, source) for near in self._owned.values() for source in near.others]
+                self._add(broker.neighbours)
         if not self._place.is_alone:
             await self._listen()
             others = range(self._place.index + 1, self._place.workers)
             self._dialling = [self._loop.create_task(self._keep_dialling(other)) for other in others]
         self._tick()
+
+    def own(self, near: Neighbours) -> None:
+        """Let a shard that this worker has taken, and that has begun, follow and be followed from now on."""
+        self._add(near)
+        self._follow()
+
+    def _add(self, near: Neighbours) -> None:
+        self._owned[near.shard] = near
+        self._followers += [Follower(near, source) for source in near.others]
+
+    def disown(self, shard: int) -> None:
+        """Cut all streams from and to a shard that this worker gives up. For the others it is away."""
+        near = self._owned.pop(shard, None)
+        if near is not None:
+            self._followers = [follower for follower in self._followers if follower.near is not near]
+            near.leave()
 
     async def stop(self) -> None:
         """Close all links; nobody is dialled any more."""
@@ -363,13 +378,14 @@ class Peers(LinkOwner):
 
     def follow(self, link: PeerLink, number: int, follower: int, source: int) -> LinkWire | None:
         """Return our side of a wire on which a shard of another worker follows one of ours. Raises BrokenLink."""
-        place = self._place
-        near = self._owned.get(source)
-        if near is None or follower >= place.shards or self._owners.of(follower) != link.peer:
+        owners = self._owners
+        asked = owners.of(source) if source < owners.shards else link.peer
+        if asked == link.peer or follower >= owners.shards or owners.of(follower) not in (link.peer, NOBODY):
             raise BrokenLink(
                 "garbage", f"shard {follower} of worker {link.peer} cannot follow shard {source} here"
             )
-        if near.epoch == NOT_BEGUN:
+        near = self._owned.get(source)
+        if near is None or near.epoch == NOT_BEGUN:  # it is being taken, or was given up
             return None
         return LinkWire(self, near, follower, False, link, number)
 

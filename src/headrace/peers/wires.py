@@ -166,6 +166,14 @@ class LocalWire(ShardWire):
             except Exception as error:  # noqa: BLE001  it is said anew on another wire
                 self._not_said(error)
 
+    def cut(self) -> None:
+        super().cut()
+        self.other = None  # the two would keep each other alive, and their shards
+
+    def lose(self) -> None:
+        super().lose()
+        self.other = None
+
     def _later(self, call: Callable[[], None]) -> None:
         self._exchange.later(call)
 

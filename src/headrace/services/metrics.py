@@ -61,6 +61,8 @@ class BrokerCollector(Collector):
         unknown = counters.setdefault(self._worker.anyone.tenant, [])
         unknown.append(self._worker.arrivals.counters)
         unknown.extend(broker.fold.strangers for broker in self._worker.brokers)
+        for name, before in self._worker.counters_before.items():
+            counters.setdefault(name, []).append(before)
         for counter, (name, text) in TENANT_COUNTERS.items():
             family = CounterMetricFamily(f"headrace_{name}", text, labels=["tenant"])
             for tenant_name, parts in counters.items():

@@ -340,6 +340,18 @@ class Link(ServerHandler):
     def puback(self, packet_id: i64) -> None:
         raise NotImplementedError
 
+    def unbind(self) -> None:
+        """Belong to no shard any more, and keep nothing of one: it is given up, and the connection about to be closed."""
+        self.broker = self.worker.reception
+        self.session = None
+        self.ready = False
+        self.crowd = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if self.rights is not None:
+            self.rights.ended()
+
     def stored(self, message: FrameMessage) -> None:
         """Send the answer to a message of a device, which is durable."""
         raise NotImplementedError

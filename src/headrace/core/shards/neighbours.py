@@ -206,6 +206,16 @@ class Neighbours(Passing, Waker):
                 self._close(sender)
         self._holding.release()
 
+    def leave(self) -> None:
+        """Follow nobody, and let nobody follow, any more: the shard is being given up. For the others it is one that is
+        away."""
+        self.epoch = NOT_BEGUN
+        for taker in self._takers.values():
+            self._cut(taker)
+        for sender in list(self._senders.values()):
+            self._close(sender)
+        self._holding.release()
+
     def _cut(self, taker: Taker) -> None:
         """Take nothing more from a shard on the wire there is."""
         taker.end()

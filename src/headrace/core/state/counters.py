@@ -21,6 +21,22 @@ class Counters:
             tuple[str, int], int
         ] = {}  # (connect, publish or subscribe; reason code) -> packets
 
+    def add(self, other: Counters) -> None:
+        """Count with these what others were counted as."""
+        self.publishes_received += other.publishes_received
+        self.publishes_repeated += other.publishes_repeated
+        self.publishes_sent += other.publishes_sent
+        self.bytes_received += other.bytes_received
+        self.bytes_sent += other.bytes_sent
+        self.connects += other.connects
+        self.connects_refused += other.connects_refused
+        self.disconnects += other.disconnects
+        self.protocol_errors += other.protocol_errors
+        for reason, count in other.dropped.items():
+            self.dropped[reason] = self.dropped.get(reason, 0) + count
+        for key, count in other.refused.items():
+            self.refused[key] = self.refused.get(key, 0) + count
+
     def refuse(self, what: str, reason_code: int) -> None:
         key = (what, reason_code)
         self.refused[key] = self.refused.get(key, 0) + 1

@@ -80,6 +80,13 @@ class DeviceRoster:
             if self.of_all_shards is not None:
                 self.of_all_shards.add(self._tenant, user, 1)
 
+    def let_go(self) -> None:
+        """Count the devices here no more with those of other shards: this one is given up."""
+        if self.of_all_shards is not None:
+            for user, count in self._owned.items():
+                self.of_all_shards.add(self._tenant, user, -count)
+        self._owned = {}
+
     def is_home(self, client_id: str) -> bool:
         """Return whether this shard decides whose a device is."""
         return self.homes is None or self.homes.of_client(self._tenant, client_id) == self.shard

@@ -318,6 +318,34 @@ class Fold:
             self.unsubscribe(session, next(reversed(session.subscriptions)), session.incarnation)
         return False
 
+    def let_go(self, most: int) -> bool:
+        """Let go of at most so many sessions and subscriptions, or one session if it has more: the shard is given up, and
+        nothing may refer to a session that it refers to, or it would stay for as long as the collector looks elsewhere.
+        True if there are more; what else there is goes with the fold."""
+        while self.by_incarnation:
+            if most <= 0:
+                return True
+            _, session = self.by_incarnation.popitem()
+            most -= 1 + len(session.subscriptions or {})
+            self._let_go_of(session)
+        for tenant in self.tenants.values():
+            tenant.devices.let_go()
+        return False
+
+    def _let_go_of(self, session: Session) -> None:
+        tenant = self._whole(session.tenant)
+        self.roster.remove(session)
+        if tenant.sessions.get(session.client_id) is session:
+            del tenant.sessions[session.client_id]
+        session.end()  # its subscriptions count no more
+        for topic_filter in session.subscriptions or {}:
+            if not topic_filter.startswith(SHARE_PREFIX):
+                tenant.tree.remove(topic_filter, session)
+        session.subscriptions = session.queue = session.shared = None
+        if session.timer is not None:
+            session.timer.cancel()
+            session.timer = None
+
     def _raise_limit(self, session: Session, limit: int) -> None:
         session.opened_limit = limit
         queue = session.queue
