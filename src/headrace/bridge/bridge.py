@@ -85,6 +85,10 @@ class Bridge:
         self._suspect = Suspect()
         self.session: Session = bridging.open(settings.name, self._outward)
 
+    def is_of(self, broker: Broker) -> bool:
+        """Return whether its session is one of this broker's."""
+        return self._broker is broker
+
     async def run(self) -> None:
         """Connect, and again when it ends, until cancelled. Whatever goes wrong is said, and tried again."""
         while not self._stopping:

@@ -33,7 +33,7 @@ from headrace.services.histogram import Histogram
 from headrace.services.journal_metrics import JournalCollector, JournalFigures, Limits
 from headrace.services.laggards import Laggards
 from headrace.services.latencies import HistogramCollector, LatencyHistograms
-from headrace.services.metrics import BuildCollector, ReadsCollector, registry
+from headrace.services.metrics import BuildCollector, PastReads, Reads, ReadsCollector, registry
 from headrace.services.process_metrics import ProcessFigures
 from headrace.services.removals import Removals
 from headrace.services.watchdog import Watchdog
@@ -99,7 +99,8 @@ class Parts:
     synced: Histogram
     latencies: LatencyHistograms
     peers: Peers | None
-    handover: HandOver | None = None
+    handover: HandOver | None
+    past: PastReads
 
 
 def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[[], str]) -> Starlette:
@@ -130,6 +131,11 @@ def _figures(shards: Sequence[OwnedShard]) -> list[JournalFigures]:
     return [shard.storage.figures for shard in list(shards) if shard.storage.figures is not None]
 
 
+def _reads(parts: Parts) -> list[Reads]:
+    """Return what counts the reads from disk, those from journals too that are closed by now."""
+    return [parts.past, *(shard.storage.reads for shard in parts.shards)]
+
+
 def _rows(shard: OwnedShard, worker: Worker) -> ClusterRows:
     broker = shard.broker
     return ClusterRows(broker.fold, broker.devices.consuming.clusters, worker.clock)
@@ -140,7 +146,7 @@ def _collectors(parts: Parts, limits: Limits) -> list[Collector]:
     found = [
         BuildCollector(__version__, build()),
         BridgeCollector(parts.bridges),
-        ReadsCollector(OfShards(lambda: [shard.storage.reads for shard in parts.shards])),
+        ReadsCollector(OfShards(lambda: _reads(parts))),
         DeviceCollector(parts.worker.brokers),
         JournalCollector(OfShards(lambda: _figures(parts.shards)), limits),
         HistogramCollector(parts.synced, parts.latencies.puback, parts.latencies.delivery),

@@ -41,8 +41,9 @@ from headrace.naming import keys_named
 from headrace.net.address import parse as parse_listener
 from headrace.net.tls import is_hang_up, server_context
 from headrace.node.endpoints import Parts, site
+from headrace.node.holdings import Holdings
 from headrace.node.reloading import Reloading
-from headrace.node.shard import OwnedShard, Surroundings, settle
+from headrace.node.shard import Surroundings, settle
 from headrace.node.wiring import (
     access_is_needed,
     access_settings,
@@ -131,18 +132,15 @@ class Node:
         self.worker.latencies = self._latencies = LatencyHistograms()
         self._hear_failures()
         self._on_timer = self.watchdog.watched("timer", self.worker.on_timer)
-        self.shards: list[OwnedShard] = []
+        end = self._stopping.set
+        self._holdings = Holdings(self.place.index, self.owners, self.worker, self._storage_of, end, log)
+        self.shards = self._holdings.shards
         with keys_named(config, "data_dir"):
             self._own_shards()
         self._bridges = Bridges(self.worker, self._name(), log.info, log.warning)
         with keys_named(config, "limits"):
             self._doors = self._make_doors()
-        several = self.place.shards > 1
-        self.peers = None
-        if several:
-            self.peers = Peers(self.place, self.owners, self.worker, self._loop, self._report)
-        if self.peers is not None:
-            self.peers.linked = self._name_shards_of
+        self.peers = self._holdings.peers = self._make_peers()
         self.handover = self._hand_over()
         self._admin = Admin(self._admin_context)
         self._reloading = Reloading(
@@ -179,6 +177,14 @@ class Node:
         doors = Doors(self.worker, settings, self._access, log.warning, self._audit, counts, times)
         doors.ended = Endings().note if self._owns_process else None
         return doors
+
+    def _make_peers(self) -> Peers | None:
+        """Return what links the shards, None where there is one."""
+        if self.place.shards == 1:
+            return None
+        peers = Peers(self.place, self.owners, self.worker, self._loop, self._report)
+        peers.linked = self._name_shards_of
+        return peers
 
     def _hand_over(self) -> HandOver | None:
         """Return what takes clients to the workers where they are at home, None where there is no other worker."""
@@ -245,17 +251,16 @@ class Node:
 
     def _own_shards(self) -> None:
         """Open the journals of our shards. Raises JournalError, OSError, and then holds none of them."""
-        stop = self._stopping.set
-        around = Surroundings(self.worker, self.watchdog, self.config.journal.full_disk, stop, log)
+        full_disk = self.config.journal.full_disk
+        around = Surroundings(self.worker, self.watchdog, full_disk, self._holdings.fail, log)
         try:
-            for number in self.owners.shards_of(self.place.index):
-                self.shards.append(OwnedShard(number, self._storage_of(number), around))
+            self._holdings.open(around)
         except BaseException:
             self._give_up_data()
             raise
 
     def _storage_of(self, shard: int) -> ShardStorage:
-        """Open the storage of a shard. Raises JournalError, OSError."""
+        """Open the storage of a shard, on whichever thread. Raises JournalError, OSError."""
         several = self.place.shards > 1
         logger = log.bind(shard=shard) if several else log
 
@@ -265,26 +270,24 @@ class Node:
         said = Listening(report, self._synced.observe, self.watchdog)
         settings = embedded_settings(self.config, several)
         # Workers whose supervisor was killed may still be ending.
-        return EmbeddedStorage(
-            self.layout.directory(shard), settings, said, str(shard) if several else "", patient=several
-        )
+        name = str(shard) if several else ""
+        return EmbeddedStorage(self.layout.directory(shard), settings, said, name, several, self._loop)
 
     def _give_up_data(self) -> None:
-        for shard in self.shards:
-            shard.close()
+        self._holdings.close()
         if self._claim is not None:
             self._claim.close()
 
     @property
     def trouble(self) -> str:
         """Return why it is not ready, and which shard; "" when it is."""
-        found = self._not_ready or next((shard.trouble for shard in self.shards if shard.trouble), "")
+        found = self._not_ready or self._holdings.trouble
         return found or ("" if self.peers is None else self.peers.trouble)
 
     @property
     def failed(self) -> bool:
         """Return whether a journal takes nothing more."""
-        return any(shard.failure is not None for shard in self.shards)
+        return self._holdings.failed
 
     def _tick_clock(self) -> None:
         self.clock.now_us = time.time_ns() // 1000
@@ -309,9 +312,11 @@ class Node:
         if self._owns_process and threading.current_thread() is threading.main_thread():
             self._take_signals()
         self._recover()
+        self._holdings.learn({one.number: one.name for one in self.shards})
         for shard in self.shards:
-            shard.name_sources({one.number: one.name for one in self.shards})
             shard.start(self._doors.poller)
+        if self.place.shards > 1:
+            self._repeat("sums", NodeSums(self.worker.brokers, self._kept).share, NODE_SUMS_S)
         await settle(self.worker, self.shards)
         for other in range(self.place.workers):
             if other != self.place.index:  # what came from there before may be delivered before it is linked
@@ -338,8 +343,7 @@ class Node:
         self._bridges.start()
         self._not_ready = ""
         self._announce()
-        for shard in self.shards:
-            shard.keep_small()
+        self._holdings.serve(self._doors, self._bridges)
         await self._stopping.wait()
         return await self._stop()
 
@@ -355,8 +359,6 @@ class Node:
         if self._subscriptions is not None and self._devices is not None:
             self.worker.owned.join(self._subscriptions)
             self.worker.owned_devices.join(self._devices)
-        if self.place.shards > 1:
-            self._repeat("sums", NodeSums(self.worker.brokers, self._kept).share, NODE_SUMS_S)
 
     def _take_signals(self) -> None:
         """Take the signals, which only the main thread can; a node in another one is ended by `stop`."""
@@ -371,9 +373,7 @@ class Node:
             n: path for n, path in directories.items() if (path / WATERMARK).exists()
         }  # not at the very first start
         found = {n: name_of(path, log, self.shards[0].origin) for n, path in begun.items()}
-        names = {n: name for n, name in found.items() if name is not None}
-        for shard in self.shards:
-            shard.name_sources(names)
+        self._holdings.learn({n: name for n, name in found.items() if name is not None})
 
     async def _may_serve(self) -> bool:
         """Wait until the other workers are prepared too. False if it is to stop instead."""
@@ -434,6 +434,7 @@ class Node:
             self._latencies,
             self.peers,
             self.handover,
+            self._holdings.reads,
         )
         return site(parts, tokens, limits, lambda: self.trouble)
 
@@ -531,9 +532,8 @@ class Node:
     # Stop
 
     async def _stop(self) -> int:
-        for shard in self.shards:
-            shard.rest()
         self._not_ready = "stopping"
+        await self._holdings.rest()
         if self._reaching is not None:
             self._reaching.cancel()
         if self._membership is not None:

@@ -1,7 +1,7 @@
 """One shard of a worker: its storage, the broker that is folded from it, and what the node asks of the two.
 
 Runs on the loop. The node makes the storage, then calls `recover`, `start`, `begin` and `serve`; at a stop `rest`,
-`close_sessions`, `snapshot` and `close`. A shard whose journal fails acknowledges nothing more; the node stops then.
+`close_sessions`, `snapshot` and `close`. A shard whose journal fails acknowledges nothing more, and is given up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from headrace.core.records.message_id import JournalName, Origin
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.stream_settings import StreamSettings
-from headrace.core.worker import Worker
+from headrace.core.worker import LEAVE_AT_ONCE, Worker
 from headrace.journal.errors import reason_of
 from headrace.services.repeating import repeat
 from headrace.services.watchdog import Watchdog
@@ -33,12 +33,12 @@ WAITS_FOR_OTHERS = "little space is left, and another shard's disk is full, or i
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What the shards of a worker share: `full_disk` is what publishers get while a disk is full, for the log; `failed`
-    is called once one of the journals has failed."""
+    is told of each shard whose journal has failed."""
 
     worker: Worker
     watchdog: Watchdog
     full_disk: str
-    failed: Callable[[], None]
+    failed: Callable[[int], None]
     logger: Any
 
 
@@ -57,7 +57,7 @@ class OwnedShard:
         self._full = ""
         self._loop = asyncio.get_running_loop()
         self._housekeeping: asyncio.Task[None] | None = None
-        self.broker = around.worker.own(number, storage.journal)
+        self.broker = around.worker.prepare(number, storage.journal)
         if self._is_one_of_many:
             others = around.worker.homes.shards - 1
             self.broker.join(storage.journal, Routes(), _streams(others, storage.reserve_bytes))
@@ -65,6 +65,8 @@ class OwnedShard:
         self.broker.journal_failed = self._fail
         self._apply = around.watchdog.watched("apply", self.broker.commit.on_high_watermark)
         self._epoch = 0  # of its streams
+        self._turn = asyncio.Lock()  # whoever has it keeps the journal small
+        self._at_rest = False
 
     @property
     def origin(self) -> Origin | None:
@@ -108,17 +110,23 @@ class OwnedShard:
             seconds=round(time.monotonic() - started, 3),
         )
 
+    async def adopt(self) -> None:
+        """Make the state of the journal while other shards are served. Raises JournalError, OSError."""
+        self.recover(freeze=False)
+
     def start(self, poller: Poller | None) -> None:
         """Begin to make records durable, and close the sessions that a crash left open."""
+        self._around.worker.tend(self.broker)
         events = StorageEvents(self._on_high_watermark, self._fail, self._set_full)
         self._epoch = self.storage.start(events, poller)
         self.broker.sessions.start()
         self.broker.devices.consuming.start()
 
     def begin(self) -> None:
-        """Begin to speak to other shards: the record of this start is durable."""
+        """Begin to speak to other shards, and let clients come: the record of this start is durable."""
         if self.broker.neighbours is not None:
             self.broker.neighbours.begin(self._epoch)
+        self._around.worker.open(self.broker)
 
     def serve(self) -> None:
         """Begin to wait for the clients of before: they can come back from now on."""
@@ -126,10 +134,14 @@ class OwnedShard:
 
     def keep_small(self) -> None:
         """Keep the journal small from now on, until `rest`."""
-        turns = repeat(
-            self._around.worker.failures, self.storage.keep_small, HOUSEKEEPING_INTERVAL_S, self._not_kept
-        )
+        turns = repeat(self._around.worker.failures, self._keep, HOUSEKEEPING_INTERVAL_S, self._not_kept)
         self._housekeeping = self._loop.create_task(turns)
+
+    async def _keep(self) -> None:
+        """Take a turn of it, alone with the storage."""
+        async with self._turn:
+            if not self._at_rest:
+                await self.storage.keep_small()
 
     def _not_kept(self, error: OSError) -> None:
         self.logger.error("housekeeping failed; the journal keeps what it needs", error=str(error))
@@ -161,8 +173,8 @@ class OwnedShard:
         """Acknowledge nothing: nothing can be made durable any more (decision 21)."""
         self.failure = error
         self.broker.commit.on_failure(error)
-        self.logger.error("journal failed, stopping: nothing is acknowledged any more", error=str(error))
-        self._around.failed()
+        self.logger.error("journal failed: nothing is acknowledged any more", error=str(error))
+        self._around.failed(self.number)
 
     # Stop
 
@@ -175,6 +187,23 @@ class OwnedShard:
         """Keep the journal small no more."""
         if self._housekeeping is not None:
             self._housekeeping.cancel()
+
+    async def come_to_rest(self) -> None:
+        """Keep the journal small no more, once what is under way has come to its end: nothing else has to do with the
+        storage then, on other threads neither."""
+        self._at_rest = True
+        async with self._turn:
+            self.rest()
+
+    async def end_connections(self) -> None:
+        """End the connections of a shard that is given up, in slices, and note exactly what was sent on them."""
+        while self.broker.leave(LEAVE_AT_ONCE):
+            self._around.worker.request_tick()
+            await asyncio.sleep(0)
+
+    def unwatch(self) -> None:
+        """Hear nothing of the storage any more: it is about to be closed, which may be done on another thread."""
+        self.storage.unwatch()
 
     def close_sessions(self) -> None:
         """Say goodbye to the clients, and note exactly what was sent to them."""

@@ -39,25 +39,49 @@ class Bridges:
         self._broker_id = journal_uuid.replace("-", "")[:16]
         self._info = info
         self._warn = warn
-        self._tasks: list[asyncio.Task[None]] = []
+        self._configured: Sequence[BridgeSettings] = ()
+        self._tasks: dict[Bridge, asyncio.Task[None]] = {}
         self.bridges: list[Bridge] = []
         self.states: dict[str, int] = {}
         self.changed: Callable[[], None] | None = None
 
     def open(self, configured: Sequence[BridgeSettings]) -> None:
         """Make the sessions, with their subscriptions. Before anybody can publish, so that nothing is missed."""
-        names = {settings.name for settings in configured}
+        self._configured = configured
         for broker in self._worker.brokers:
-            if configured:
-                broker.publishing.trace = trace_of(self._broker_id)
-            for session in broker.bridging().retire(names):
-                self._tell_retired(session)
+            self._retire(broker)
         self.bridges = []
         for settings in configured:
-            tenant = self._worker.tenancy.of_bridge(settings.name)
-            home = self._worker.home_of(tenant, BRIDGE_PREFIX + settings.name)
+            home = self._home_of(settings)
             if home is not None:  # else the worker has it that owns its shard
                 self.bridges.append(self._made(settings, home))
+
+    def _home_of(self, settings: BridgeSettings) -> Broker | None:
+        tenant = self._worker.tenancy.of_bridge(settings.name)
+        return self._worker.home_of(tenant, BRIDGE_PREFIX + settings.name)
+
+    def _retire(self, broker: Broker) -> None:
+        """Let the sessions of bridges run out that are not configured any more."""
+        if self._configured:
+            broker.publishing.trace = trace_of(self._broker_id)
+        for session in broker.bridging().retire({settings.name for settings in self._configured}):
+            self._tell_retired(session)
+
+    def come(self, broker: Broker) -> None:
+        """Have the bridges of a shard that this worker has taken."""
+        self._retire(broker)
+        for settings in self._configured:
+            if self._home_of(settings) is broker:
+                self.bridges.append(self._made(settings, broker))
+                self._begin(self.bridges[-1])
+
+    async def leave(self, broker: Broker) -> None:
+        """Have the bridges of a shard no more that this worker gives up."""
+        going = [bridge for bridge in self.bridges if bridge.is_of(broker)]
+        await self._end(going)
+        for bridge in going:
+            self.bridges.remove(bridge)
+            self.states.pop(bridge.settings.name, None)
 
     def _tell_retired(self, session: Session) -> None:
         self._warn(
@@ -75,8 +99,11 @@ class Bridges:
     def start(self) -> None:
         """Begin to connect all bridges."""
         for bridge in self.bridges:
-            self._publish(bridge, False)
-            self._tasks.append(asyncio.get_running_loop().create_task(bridge.run()))
+            self._begin(bridge)
+
+    def _begin(self, bridge: Bridge) -> None:
+        self._publish(bridge, False)
+        self._tasks[bridge] = asyncio.get_running_loop().create_task(bridge.run())
 
     def reload(self) -> None:
         """Handle SIGHUP: try again at once, with what password and certificate files say now."""
@@ -85,14 +112,18 @@ class Bridges:
 
     async def stop(self) -> None:
         """Say goodbye to the remote brokers and wait a moment for the connections to close."""
-        for bridge in self.bridges:
+        await self._end(self.bridges)
+
+    async def _end(self, bridges: Sequence[Bridge]) -> None:
+        for bridge in bridges:
             bridge.stop()
         self._worker.end_tick()
-        for bridge, task in zip(self.bridges, self._tasks, strict=True):
+        tasks = [self._tasks.pop(bridge) for bridge in bridges if bridge in self._tasks]
+        for bridge, task in zip(bridges, tasks, strict=False):
             if not bridge.up:
                 task.cancel()
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=_STOP_TIMEOUT_S)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=_STOP_TIMEOUT_S)
             for task in late:
                 task.cancel()
 

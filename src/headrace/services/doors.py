@@ -125,6 +125,10 @@ class Doors:
         """Return how many connections were let in, by all listeners."""
         return self._all.accepted
 
+    def connections(self) -> list[Connection]:
+        """Return all connections whose clients are at home here, or have not said yet where."""
+        return list(self._all.open)
+
     @property
     def relayed(self) -> int:
         """Return how many sockets there are whose clients are at home in other workers."""

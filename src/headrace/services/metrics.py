@@ -216,6 +216,21 @@ class Reads(Protocol):
     failed_reads: int
 
 
+class PastReads:
+    """What journals counted that are closed by now, so that no sum goes down."""
+
+    def __init__(self) -> None:
+        self.disk_reads = 0
+        self.damaged_reads = 0
+        self.failed_reads = 0
+
+    def add(self, reads: Reads) -> None:
+        """Count with these what a journal has counted, which is about to be closed."""
+        self.disk_reads += reads.disk_reads
+        self.damaged_reads += reads.damaged_reads
+        self.failed_reads += reads.failed_reads
+
+
 class ReadsCollector(Collector):
     """What was read back from the journals of all shards for backlogs."""
 

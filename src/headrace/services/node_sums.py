@@ -24,12 +24,17 @@ class NodeSums:
     def __init__(self, brokers: Sequence[Broker], counts: NodeCounts | None) -> None:
         self._brokers = brokers
         self._counts = counts
+        self._told: set[str] = set()  # tenants of which the other workers were told something
 
     def share(self) -> float:
         """Tell the other workers what our shards have, and our shards what all others have. Returns the seconds until
         the next time."""
-        for name in {name for broker in self._brokers for name in broker.fold.tenants}:
-            folds = [broker.fold for broker in self._brokers]
+        names = {name for broker in self._brokers for name in broker.fold.tenants}
+        for name in self._told - names:  # the last shard that had it was given up
+            self._tell_nothing(name)
+        self._told = names
+        folds = [broker.fold for broker in self._brokers]
+        for name in names:
             tenants = [fold.tenants[name] for fold in folds if name in fold.tenants]
             messages = self._elsewhere("retained messages", tenants, lambda tenant: len(tenant.retained))
             memory = self._elsewhere("retained memory", tenants, lambda tenant: tenant.retained.memory())
@@ -39,6 +44,11 @@ class NodeSums:
                 tenant.retained.memory_elsewhere = memory[at]
                 tenant.queues_elsewhere = queues[at]
         return INTERVAL_S
+
+    def _tell_nothing(self, name: str) -> None:
+        for kind in ("retained messages", "retained memory", "queues"):
+            if self._counts is not None:
+                self._counts.set(key_of(kind, name), 0)
 
     def _elsewhere(self, kind: str, tenants: list[Tenant], held: Callable[[Tenant], int]) -> list[int]:
         """Return how much of a kind there is in all shards but each of ours."""

@@ -81,6 +81,11 @@ class Poller:
         """Call `call` from now on, in turn with the sockets, after each write to the eventfd `fd`."""
         self.watch(fd, 0, READABLE | _EACH_TIME, _Signal(call))
 
+    def unwatch_signal(self, fd: int) -> None:
+        """Call nobody any more for this eventfd. Does nothing once the poller is closed."""
+        if not self._epoll.closed:
+            self.watch(fd, READABLE, 0, self._transports[fd] or Watched())
+
     def poll(self) -> None:
         """Handle everything that is ready now, each socket once."""
         transports = self._transports

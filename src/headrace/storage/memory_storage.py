@@ -73,6 +73,9 @@ class MemoryStorage:
     async def snapshot(self) -> None:
         """Return at once: a start replays everything."""
 
+    def unwatch(self) -> None:
+        """Return at once: no poller waits for it."""
+
     def close(self) -> None:
         self._events = None
         self._kept.appended = None

@@ -43,7 +43,8 @@ class StorageEvents:
 
 class ShardStorage(Protocol):
     """The storage of one shard. The calls of its life, in this order: it is made, with what says that no other process
-    writes there; `recover`; `start`; `keep_small` every second or so; `snapshot`; `close`."""
+    writes there; `recover`; `start`; `keep_small` every second or so; `snapshot`; `unwatch`, where the process goes on;
+    `close`."""
 
     journal: JournalPort
     """What is appended to and fetched from."""
@@ -83,6 +84,9 @@ class ShardStorage(Protocol):
 
     async def snapshot(self) -> None:
         """Write the state down, so that the next start replays nothing. Raises OSError, MemoryError."""
+
+    def unwatch(self) -> None:
+        """Be called by no poller any more: all that is left is `close`, which may then be called on another thread."""
 
     def close(self) -> None:
         """Give up what is held. What waits is not made durable any more."""

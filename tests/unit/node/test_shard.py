@@ -79,7 +79,7 @@ class Holding:
             shard.name_sources({one.number: one.name for one in self.shards})
             shard.start(None)
 
-    def stop(self) -> None:
+    def stop(self, shard: int) -> None:
         self.stopped += 1
 
     async def end(self) -> None:

@@ -63,12 +63,15 @@ class EmbeddedStorage:
         listening: Listening,
         shard: str = "",
         patient: bool = False,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         """Open the journal, with its lock, and repair its tail. `shard` is its number in metrics, "" where there is one.
-        `patient`: wait for the lock, which another worker is about to leave. Raises JournalError, OSError."""
+        `patient`: wait for the lock, which another worker is about to leave. `loop`: that it is used on, where it is
+        opened on another thread. Raises JournalError, OSError."""
         self._settings = settings
         self._listening = listening
-        self._loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop() if loop is None else loop
+        self._watching: tuple[Poller, int] | None = None  # who waits for the syncer, by its descriptor
         self._upkeep: Upkeep | None = None
         self.log = _opened(directory, settings.log, listening.report, LOCKED_S if patient else 0.0)
         local = LocalJournal(self.log, OffsetOutOfRange, listening.report)
@@ -125,6 +128,7 @@ class EmbeddedStorage:
         if poller is not None:
             syncer = Syncer()
             poller.watch_signal(syncer.fd, synced)
+            self._watching = poller, syncer.fd
         log.start(durable, failed, full, syncer, self._listening.synced)
         return log.next_offset
 
@@ -139,6 +143,12 @@ class EmbeddedStorage:
 
     async def snapshot(self) -> None:
         await self._tended().snapshot(compact=False)
+
+    def unwatch(self) -> None:
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            poller, fd = watching
+            poller.unwatch_signal(fd)
 
     def close(self) -> None:
         self.log.close()

@@ -203,8 +203,7 @@ def test_a_journal_that_has_failed_is_written_no_more_when_its_shard_is_given_up
     broker, journal = shards.brokers[1], shards.journals[1]
     broker.commit.on_failure(OSError(5, "gone"))
     records = len(journal.records)
-    broker = shards.worker.disown(1)
-    assert broker is not None
+    assert shards.worker.disown(1) is broker
     shards.worker.end_tick()
     assert reader.take() == [GOODBYE]
     assert len(journal.records) == records
