@@ -134,8 +134,10 @@ class Actor:
 
     def feed(self, data: bytes) -> None:
         self.world.set_clock()
-        if self.link is not None:
-            self.protocol.receive_data(data)
+        link = self.link
+        if link is None or (link.closed and link.broker is link.worker.reception):
+            return  # its shard was given up, and nobody reads from it
+        self.protocol.receive_data(data)
 
     def disconnect(self) -> None:
         """DISCONNECT: the will goes."""

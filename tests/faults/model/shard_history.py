@@ -176,6 +176,7 @@ class ShardHistory:
         retained: bool = True,
         groups: bool = True,
         rushes: bool = True,
+        moves: bool = False,
     ) -> None:
         self.rng = rng = Random(seed)
         self.retained = retained  # some messages are
@@ -198,6 +199,8 @@ class ShardHistory:
         self.often_full = self.disks.random() < 0.3
         self.paces = Random(seed + 6_000_000_029)  # as above: of who publishes much at once
         self.rushes = rushes
+        self.ways = Random(seed + 7_000_000_003)  # as above: of shards that are given up and taken
+        self.moves, self.moved = moves, 0
         if groups:  # histories without them were found before there was any of this
             pace = Random(seed + 5_000_000_023)  # as above
             streams.pending_max = pace.choice((1, 3, 4096))
@@ -241,6 +244,8 @@ class ShardHistory:
                 self.fill()
             if self.rushes and self.paces.random() < 0.03:
                 self.rush()
+            if self.moves and self.ways.random() < 0.04:
+                self.move()
             for shard in self.cluster.shards:
                 shard.check()
         if replays:
@@ -450,6 +455,19 @@ class ShardHistory:
             if self.rng.random() < 0.5:
                 actor.read()
         self.reference.crashed(shard, before.late)
+        self._begun_anew(shard)
+
+    def move(self) -> None:
+        """A shard is given up at run time, for its journal has failed or in good order, and taken again."""
+        shard, fails = self.ways.choice(self.cluster.shards), self.ways.random() < 0.4
+        self.done.append(f"move {shard.number} {fails}")
+        self.moved += 1
+        late = _late(shard)
+        shard.move(self.ways, fails)
+        for actor in self._at_home(shard):
+            if self.ways.random() < 0.5:
+                actor.read()
+        self.reference.crashed(shard, late)
         self._begun_anew(shard)
 
     def _begun_anew(self, shard: Shard) -> None:
@@ -830,9 +848,10 @@ def run(
     groups: bool = True,
     replays: bool = False,
     rushes: bool = True,
+    moves: bool = False,
 ) -> ShardHistory:
     """Run one seed; raises what it finds, with the seed and the last steps in it."""
-    history = ShardHistory(seed, steps, shards, retained, groups, rushes)
+    history = ShardHistory(seed, steps, shards, retained, groups, rushes, moves)
     try:
         history.run(replays)
     except Exception as error:

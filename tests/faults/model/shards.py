@@ -65,12 +65,14 @@ class Shard(World):
         self.streams = streams
         self.stragglers: list[Owner] = []
         self.failed: BaseException | None = None
+        self._process: Worker | None = None  # in which the shard is taken next, if that lives on
         super().__init__(rng, settings)
         self.settle()
         self.begin()
 
     def _own(self) -> None:
-        self.worker = Worker(ManualScheduler(), self.clock, self.settings, Homes(self.shards))
+        process, self._process = self._process, None
+        self.worker = process or Worker(ManualScheduler(), self.clock, self.settings, Homes(self.shards))
         self.worker.failures.tell = self._failed
         self.broker = self.worker.own(self.number, self.journal)
         self.owner = Owner(self.worker, self.broker.join(self.journal, Routes(), self.streams))
@@ -109,6 +111,42 @@ class Shard(World):
         owner = self.owner
         super().stop()
         owner.alive = False
+        self.begin()
+
+    def move(self, rng: Random, fails: bool) -> None:
+        """The shard is given up while its process lives on, which takes it again. `fails`: since its journal has failed,
+        so nothing is noted, and what was not durable may be there or not."""
+        owner, broker, worker = self.owner, self.broker, self.worker
+        if fails:
+            broker.commit.on_failure(OSError("failed"))
+            self.crashes += 1
+        worker.shut(self.number)
+        owner.neighbours.leave()
+        while broker.leave(rng.choice((1, 3))):
+            if not fails and rng.random() < 0.5:
+                self.tick()
+        if fails:
+            if rng.random() < 0.4:
+                self.journal.durable = len(self.journal.records)
+        else:
+            self.settle()
+        records = len(self.journal.records)
+        worker.disown(self.number)
+        while broker.fold.let_go(rng.choice((1, 5))):
+            pass
+        owner.alive = False
+        worker.on_timer()
+        worker.end_tick()
+        if worker.brokers or len(self.journal.records) != records:
+            raise Violation(f"shard {self.number} goes on after it was given up")
+        self.kept = self.journal.durable
+        self.journal.reads_fail = False
+        self.journal.cut()
+        self._pass = self._written = self._compaction = None
+        self.started_us = self.now_us
+        self._process = worker
+        self._open()
+        self.settle()
         self.begin()
 
     def replace(self) -> None:

@@ -49,6 +49,13 @@ def test_what_is_held_live_is_what_a_replay_gives() -> None:
         run(seed, STEPS, replays=True, rushes=False)
 
 
+def test_shards_that_are_given_up_and_taken_while_their_processes_live_on() -> None:
+    """Each promise holds over it, whether the journal has failed or the shard goes in good order."""
+    year, week, _ = datetime.now(UTC).isocalendar()
+    first = (year * 100 + week) * 1000
+    assert sum(run(seed, STEPS, moves=True).moved for seed in range(first, first + HISTORIES // 4)) > 200
+
+
 def test_histories_of_two_and_of_five_shards() -> None:
     for shards in (2, 5):
         assert sum(run(seed, STEPS, shards).copies for seed in range(1, 11)) > 100
