@@ -131,6 +131,52 @@ def test_the_next_owner_finds_what_was_durable(place: Place) -> None:
     owned(place, read)
 
 
+def test_an_owner_that_has_others_beside_it_finds_the_same_in_slices(place: Place) -> None:
+    async def write(owner: Owner) -> None:
+        for _ in range(6):
+            await owner.append(*[b"x" * 20] * 400)
+
+    found: list[tuple[object, int]] = []
+
+    async def adopt() -> None:
+        storage = place.open()
+        worker = Worker(
+            LoopScheduler(asyncio.get_running_loop(), Watchdog()), Clock(), BrokerSettings(), Homes()
+        )
+        slices = storage.recovering(worker.prepare(0, storage.journal), print)
+        passes = 0
+        while True:
+            try:
+                next(slices)
+                passes += 1
+            except StopIteration as end:
+                found.append((end.value, passes))
+                break
+        assert worker.brokers == []
+        storage.close()
+
+    owned(place, write)
+    asyncio.run(adopt())
+    ((said, passes),) = found
+    assert isinstance(said, Recovered)
+    assert said.replayed == 2400
+    assert passes > 1
+
+
+def test_what_a_process_gives_up_and_lives_on_is_closed_on_another_thread_and_opened_again(
+    place: Place,
+) -> None:
+    async def life() -> None:
+        for count in range(3):
+            owner = Owner(place.open())
+            assert owner.found.replayed == count
+            await owner.append(b"x")
+            owner.storage.unwatch()
+            await asyncio.to_thread(owner.storage.close)
+
+    asyncio.run(life())
+
+
 def test_an_owner_behind_one_that_wrote_something_has_a_higher_epoch(place: Place) -> None:
     epochs: list[int] = []
 

@@ -11,7 +11,7 @@ import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from headrace.core.records.message_id import JournalName, Origin
 from headrace.core.shards.routes import Routes
@@ -21,7 +21,7 @@ from headrace.journal.errors import reason_of
 from headrace.services.repeating import repeat
 from headrace.services.watchdog import Watchdog
 from headrace.sockets.poller import Poller
-from headrace.storage.port import ShardStorage, StorageEvents
+from headrace.storage.port import Recovered, ShardStorage, StorageEvents
 
 HOUSEKEEPING_INTERVAL_S = 1.0
 DRAIN_TIMEOUT_S = 10.0
@@ -99,6 +99,9 @@ class OwnedShard:
         found = self.storage.recover(self.broker, self.logger.info)
         if freeze:
             gc.freeze()
+        self._recovered(found, started)
+
+    def _recovered(self, found: Recovered, started: float) -> None:
         self.name = found.name
         self.broker.devices.name_journal(self.name)
         self.logger.info(
@@ -112,7 +115,15 @@ class OwnedShard:
 
     async def adopt(self) -> None:
         """Make the state of the journal while other shards are served. Raises JournalError, OSError."""
-        self.recover(freeze=False)
+        started = time.monotonic()
+        slices = self.storage.recovering(self.broker, self.logger.info)
+        while True:
+            try:
+                next(slices)
+            except StopIteration as end:
+                self._recovered(cast(Recovered, end.value), started)
+                return
+            await asyncio.sleep(0)
 
     def start(self, poller: Poller | None) -> None:
         """Begin to make records durable, and close the sessions that a crash left open."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 from headrace.core.broker import Broker
 from headrace.core.ports.journal import JournalPort
@@ -47,6 +47,16 @@ class MemoryStorage:
         replay = Replay(broker.fold)
         for body in self._kept.bodies:
             replay.batch(body, replay.count, 0)
+        return self._found(broker, replay)
+
+    def recovering(self, broker: Broker, report: Callable[[str], None]) -> Generator[None, None, Recovered]:
+        replay = Replay(broker.fold)
+        for body in self._kept.bodies:
+            replay.batch(body, replay.count, 0)
+            yield
+        return self._found(broker, replay)
+
+    def _found(self, broker: Broker, replay: Replay) -> Recovered:
         fold = broker.fold
         return Recovered(JournalName(self.uuid, fold.epochs, fold.origin), None, replay.count)
 

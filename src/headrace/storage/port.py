@@ -8,7 +8,7 @@ calls back there. What core asks for per message is the hot port behind it,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,6 +70,10 @@ class ShardStorage(Protocol):
     def recover(self, broker: Broker, report: Callable[[str], None]) -> Recovered:
         """Bring the state of the journal into `broker`, which is empty. `report` hears lines on the progress.
         Raises JournalError, OSError."""
+
+    def recovering(self, broker: Broker, report: Callable[[str], None]) -> Generator[None, None, Recovered]:
+        """Do as `recover`, in slices that others have their turns between; what it returns is the value of the
+        generator."""
 
     def start(self, events: StorageEvents, poller: Poller | None) -> int:
         """Begin to make records durable. `poller` may wait for the storage together with the sockets. Returns the epoch

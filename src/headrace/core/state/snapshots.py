@@ -49,6 +49,7 @@ from headrace.errors import CorruptRecord
 from headrace.mqtt.topics import split_share
 
 # What a slice may do, in looks at something that did not change (decision 29: work in units): an entry is ten, and so on.
+RESTORED_AT_ONCE: Final = 200  # entries, in a slice of a start
 SLICE_WORK: Final = 2000
 ENTRY_WORK: Final = 10
 BYTES_WORK: Final = 500
@@ -139,31 +140,38 @@ class Restoring:
         self._topics: set[tuple[str, bytes]] = set()
         self._groups: list[list[object]] | None = None
 
-    def take(self, entries: Iterable[bytes], is_full: bool) -> None:
-        """Restore the entries of one file; the full one is the last. Raises CorruptRecord when one is not an entry."""
+    def taking(self, entries: Iterable[bytes], is_full: bool) -> Iterator[None]:
+        """Restore the entries of one file in slices; the full one is the last. Raises CorruptRecord when one is not an
+        entry."""
         groups: list[list[object]] = []
-        for entry in entries:
+        for taken, entry in enumerate(entries, 1):
             value = _decoder.decode(entry)
             if not isinstance(value, list) or len(value) < 3:
                 raise CorruptRecord("snapshot entry is not an array")
-            kind = value[0]
-            if kind == "session":
-                self._session(value, is_full)
-            elif kind == "retained":
-                self._retained(value, is_full)
-            elif kind in ("group", "dissolved"):
-                groups.append(value)
-            elif kind == "gone":
-                self._sessions.update(cast(list[int], value[1]))
-                for row in cast(list[list[object]], value[2]):
-                    self._topics.add((cast(str, row[0]), cast(bytes, row[1])))
-            elif self._groups is None:  # the newest file, whose entries of the other kinds count alone
-                self._of_newest(value)
+            self._take(value, is_full, groups)
+            if taken % RESTORED_AT_ONCE == 0:
+                yield
         if self._groups is None:
             self._groups = groups
         if is_full:  # every member is there
             for value in self._groups:
                 _restore_group(self._fold, value)
+
+    def _take(self, value: list[object], is_full: bool, groups: list[list[object]]) -> None:
+        """Restore one entry; those of groups come behind all sessions, and are put into `groups`."""
+        kind = value[0]
+        if kind == "session":
+            self._session(value, is_full)
+        elif kind == "retained":
+            self._retained(value, is_full)
+        elif kind in ("group", "dissolved"):
+            groups.append(value)
+        elif kind == "gone":
+            self._sessions.update(cast(list[int], value[1]))
+            for row in cast(list[list[object]], value[2]):
+                self._topics.add((cast(str, row[0]), cast(bytes, row[1])))
+        elif self._groups is None:  # the newest file, whose entries of the other kinds count alone
+            self._of_newest(value)
 
     def _session(self, value: list[object], is_full: bool) -> None:
         incarnation = cast(int, value[3])
@@ -291,10 +299,16 @@ def _restore_topic(fold: Fold, value: list[object]) -> None:
 
 def restore(fold: Fold, files: Iterable[Iterable[bytes]]) -> None:
     """Put back the entries of a full snapshot and of those behind it, oldest first. Raises CorruptRecord."""
-    restoring = Restoring(fold)
+    for _ in restoring(fold, files):
+        pass
+
+
+def restoring(fold: Fold, files: Iterable[Iterable[bytes]]) -> Iterator[None]:
+    """Do as `restore`, in slices."""
+    put_back = Restoring(fold)
     ordered = list(files)
     for at in range(len(ordered) - 1, -1, -1):
-        restoring.take(ordered[at], at == 0)
+        yield from put_back.taking(ordered[at], at == 0)
 
 
 def _restore_session(fold: Fold, value: list[object]) -> None:

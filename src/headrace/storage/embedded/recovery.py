@@ -6,15 +6,16 @@ Used by `node` at start and by `headrace session`, which folds the journal of a 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from headrace.core.homes import Homes
 from headrace.core.ports.journal import DAMAGED, GONE, OTHER_RECORD, Absent, PageReader
 from headrace.core.records.record import KIND_PROGRESS, SHORT_HEADER_SIZE
 from headrace.core.state.replay import Replay
-from headrace.core.state.snapshots import restore
+from headrace.core.state.snapshots import restoring
 from headrace.core.state.state import Fold
 from headrace.journal.errors import CorruptBatch, CorruptFile, OffsetOutOfRange
 from headrace.journal.reader import JournalReader
@@ -22,6 +23,7 @@ from headrace.journal.segment import Batch, split_records
 from headrace.journal.snapshot import SnapshotFile, newest_chain
 
 PROGRESS_RECORDS = 500_000
+REPLAYED_AT_ONCE = 500  # records in a slice, or a batch if that has more
 
 
 def load(
@@ -40,19 +42,25 @@ def load(
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        return _load(fold, chain, scan, start_offset, report)
+        slices = loading(fold, chain, scan, start_offset, report)
+        while True:
+            try:
+                next(slices)
+            except StopIteration as end:
+                return cast(int, end.value)
     finally:
         if was_enabled:
             gc.enable()
 
 
-def _load(
+def loading(
     fold: Fold,
     chain: list[SnapshotFile],
     scan: Callable[[int], Iterable[Batch]],
     start_offset: int,
     report: Callable[[str], None],
-) -> int:
+) -> Generator[None, None, int]:
+    """Do as `load`, in slices, beside others whose objects are garbage at times."""
     position = start_offset
     if not chain and start_offset > 0:
         raise CorruptFile(
@@ -64,13 +72,16 @@ def _load(
         report(
             f"recovering: {count} snapshot entries in {len(chain)} files, then what is behind offset {position}"
         )
-        restore(fold, [file.entries() for file in chain])
-    replay, shown = Replay(fold), 0
+        yield from restoring(fold, [file.entries() for file in chain])
+    replay, shown, paused = Replay(fold), 0, 0
     for batch in scan(position):
         replay.batch(bytes(batch.body), batch.base_offset, position)
         if replay.count - shown >= PROGRESS_RECORDS:
             shown = replay.count
             report(f"recovering: {shown} records replayed, at offset {batch.base_offset}")
+        if replay.count - paused >= REPLAYED_AT_ONCE:
+            paused = replay.count
+            yield
     return replay.count
 
 

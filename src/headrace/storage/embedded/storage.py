@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,13 @@ from headrace.journal.epochs import joined, published_epochs
 from headrace.journal.errors import FULL_REASONS, JournalError, JournalLocked, OffsetOutOfRange
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.journal.reader import JournalReader
-from headrace.journal.snapshot import newest_chain
+from headrace.journal.snapshot import SnapshotFile, newest_chain
 from headrace.services.journal_metrics import JournalFigures
 from headrace.services.metrics import Reads
 from headrace.services.watchdog import Watchdog
 from headrace.sockets.poller import Poller
 from headrace.storage.embedded.local import LocalJournal
-from headrace.storage.embedded.recovery import load
+from headrace.storage.embedded.recovery import load, loading
 from headrace.storage.embedded.snapshotting import Snapshotting
 from headrace.storage.embedded.upkeep import Upkeep
 from headrace.storage.port import Recovered, StorageEvents
@@ -96,8 +96,18 @@ class EmbeddedStorage:
 
     def recover(self, broker: Broker, report: Callable[[str], None]) -> Recovered:
         chain = newest_chain(self.log.directory, self._listening.report)
+        return self._found(
+            broker, chain, load(broker.fold, chain, self.log.scan, self.log.start_offset, report)
+        )
+
+    def recovering(self, broker: Broker, report: Callable[[str], None]) -> Generator[None, None, Recovered]:
+        chain = newest_chain(self.log.directory, self._listening.report)
+        replayed = yield from loading(broker.fold, chain, self.log.scan, self.log.start_offset, report)
+        return self._found(broker, chain, replayed)
+
+    def _found(self, broker: Broker, chain: list[SnapshotFile], replayed: int) -> Recovered:
+        """Begin to keep small what a state was made of."""
         fold = broker.fold
-        replayed = load(fold, chain, self.log.scan, self.log.start_offset, report)
         fold.epochs = joined(fold.epochs, self.log.epochs(), self.log.start_offset)
         settings, watchdog = self._settings, self._listening.watchdog
         snapshots = Snapshotting(
