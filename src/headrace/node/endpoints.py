@@ -14,7 +14,8 @@ from starlette.routing import BaseRoute
 from headrace import __version__
 from headrace.api.app import application
 from headrace.api.journal import JournalRoutes
-from headrace.api.operations import ClientRoutes, ClusterRoutes, SessionRoutes, TraceRoutes
+from headrace.api.operations import of_laggards, of_queues, of_removals, of_traces
+from headrace.api.resource import served
 from headrace.api.tokens import Tokens
 from headrace.build import build
 from headrace.core.worker import Worker
@@ -26,7 +27,7 @@ from headrace.peers.peers import Peers
 from headrace.services.access import FileAccess
 from headrace.services.audit import Audit, AuditCollector
 from headrace.services.bridges import BridgeCollector, Bridges
-from headrace.services.cluster_rows import ClusterRows, ShardRows
+from headrace.services.cluster_rows import ClusterRows
 from headrace.services.device_metrics import DeviceCollector
 from headrace.services.doors import Doors
 from headrace.services.histogram import Histogram
@@ -34,6 +35,7 @@ from headrace.services.journal_metrics import JournalCollector, JournalFigures, 
 from headrace.services.laggards import Laggards
 from headrace.services.latencies import HistogramCollector, LatencyHistograms
 from headrace.services.metrics import BuildCollector, PastReads, Reads, ReadsCollector, registry
+from headrace.services.paging import ShardRows
 from headrace.services.process_metrics import ProcessFigures
 from headrace.services.removals import Removals
 from headrace.services.watchdog import Watchdog
@@ -108,20 +110,21 @@ def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[
     worker, shards, process = parts.worker, parts.shards, ProcessFigures()
     collectors = registry(worker, parts.doors, parts.watchdog, process, *_collectors(parts, limits))
     folds = OfShards(lambda: [broker.fold for broker in worker.brokers])
-    removals = Removals(OfShards(lambda: list(worker.brokers)))
-    rows = ShardRows(ByShard(shards, lambda shard: _rows(shard, worker)))
 
     def refresh() -> None:
         for one in _figures(shards):
             one.refresh()
         process.refresh()
 
+    answers = {
+        **of_traces(parts.doors.tracing),
+        **of_laggards(Laggards(folds)),
+        **of_queues(ShardRows(ByShard(shards, lambda shard: _rows(shard, worker)))),
+        **of_removals(Removals(OfShards(lambda: list(worker.brokers)))),
+    }
     routes: list[BaseRoute] = [
         JournalRoutes(parts.directories, tokens).mount(),
-        *TraceRoutes(parts.doors.tracing, Tokens(tokens)).routes(),
-        *ClientRoutes(Laggards(folds), Tokens(tokens)).routes(),
-        *ClusterRoutes(rows, removals, Tokens(tokens)).routes(),
-        *SessionRoutes(removals, Tokens(tokens)).routes(),
+        *served(Tokens(tokens), answers),
     ]
     return application(not_ready, collectors, routes, (refresh,))
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from headrace.core.outbound.clusters import Clusters
@@ -20,8 +20,8 @@ from headrace.core.records.message import Message
 from headrace.core.state.state import Fold
 from headrace.core.state.topic_queues import Cluster, TopicQueue
 from headrace.mqtt.topics import matches
+from headrace.services.paging import Place, Rows
 
-LIMIT_MAX: Final = 1000
 WORK: Final = 1000  # in a pass of the loop: one for each queue or cluster that is looked at, ...
 _ROW_WORK: Final = 50  # ... and so much for a row: its oldest message is read
 LOOKED_AT_MAX: Final = 50_000  # in a page, whether or not they are wanted
@@ -81,42 +81,6 @@ class Wanted:
         return not self.topics or matches(self.topics, queue.topic.decode("utf-8"))
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The place where a page goes on: the queue of this number or the next one there is; in it, behind this cluster.
-    Queues are numbered in each shard."""
-
-    queue: int = 0
-    cluster: int = -1
-    shard: int = 0
-
-    def __str__(self) -> str:
-        shard = f"{self.shard}." if self.shard else ""
-        return f"{shard}{self.queue}.{self.cluster}"
-
-
-class ShardRows:
-    """Lists the queues and clusters of all shards of a worker, one shard after the other. Runs on the loop."""
-
-    def __init__(self, shards: Mapping[int, ClusterRows]) -> None:
-        self._shards = shards
-
-    async def page(
-        self, wanted: Wanted, limit: int, place: Place
-    ) -> tuple[list[dict[str, object]], Place | None]:
-        """Return (at most `limit` rows from `place` on, where the next page goes on or None), as `ClusterRows.page`.
-        A page is of one shard."""
-        numbers = sorted(number for number in self._shards if number >= place.shard)
-        if not numbers:
-            return [], None
-        number = numbers[0]
-        begun = place if number == place.shard else Place()
-        rows, following = await self._shards[number].page(wanted, limit, begun)
-        if following is not None:
-            return rows, replace(following, shard=number)
-        return rows, Place(shard=numbers[1]) if len(numbers) > 1 else None
-
-
 class ClusterRows:
     """Lists the queues and clusters of one broker. Runs on the loop."""
 
@@ -125,12 +89,10 @@ class ClusterRows:
         self._clusters = clusters
         self._clock = clock
 
-    async def page(
-        self, wanted: Wanted, limit: int, place: Place
-    ) -> tuple[list[dict[str, object]], Place | None]:
+    async def page(self, wanted: Wanted, limit: int, place: Place) -> tuple[Rows, Place | None]:
         """Return (at most `limit` rows from `place` on, where the next page goes on or None). A page may be short, even
         empty, and not the last one: where much was looked at that is not wanted."""
-        found: list[dict[str, object]] = []
+        found: Rows = []
         work = 0
         for seen, (queue, cluster, behind) in enumerate(self._walk(wanted, place), 1):
             work += 1
@@ -151,7 +113,7 @@ class ClusterRows:
     ) -> Iterator[tuple[TopicQueue | None, Cluster | None, Place]]:
         """Yield what is looked at from `place` on, and where it would go on behind it; no queue: not wanted."""
         numbers = list(self._queues.by_id)  # the journal gives them in ascending order
-        for at in range(bisect_left(numbers, place.queue), len(numbers)):
+        for at in range(bisect_left(numbers, place.number), len(numbers)):
             number = numbers[at]
             after = Place(number + 1)
             queue = self._queues.by_id.get(number)
@@ -160,7 +122,7 @@ class ClusterRows:
             elif wanted.whole or not queue.clusters:
                 yield None if wanted.cluster else queue, None, after
             else:
-                begun = place.cluster if number == place.queue else -1
+                begun = place.inner if number == place.number else -1
                 for cluster in _behind(queue, begun):
                     named = not wanted.cluster or cluster.name == wanted.cluster.encode("utf-8")
                     yield queue if named else None, cluster, Place(number, cluster.cluster_id)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from socket import AF_UNIX, SOCK_STREAM, socket
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -24,14 +24,15 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from headrace.api.app import application
 from headrace.api.journal import JournalRoutes
-from headrace.api.operations import SESSIONS, session_named
+from headrace.api.operations import RESOURCES
 from headrace.api.problem import problem
+from headrace.api.resource import AtHome, Begun, Holder, Merge, Pages, Parts, Ranking, Resource, routes
 from headrace.api.tokens import answered
 from headrace.core.homes import Homes
+from headrace.services.paging import Place as PagePlace
 from headrace.workers.member import Member
 from headrace.workers.merging import Merged
 from headrace.workers.owners import Owners
@@ -41,6 +42,9 @@ METRICS_PATIENCE_S: Final = 5.0  # half of Prometheus's own: those of the others
 REQUESTS_MAX: Final = (
     40  # that Starlette answers on threads at the same time: each may wait for a worker that hangs
 )
+
+
+Merging = Callable[[Request, Resource, bytes], Awaitable[Response]]
 
 
 def socket_of(runtime: Path, index: int) -> Path:
@@ -117,11 +121,18 @@ class Overview:
     def __init__(self, runtime: Path, members: Sequence[Member], shards: int) -> None:
         self._paths = [socket_of(runtime, member.index) for member in members]
         self._members = members
-        self._shards = shards
         self._homes = Homes(shards)
         self._table = Owners(shards, len(members))
         self._merged = Merged()
         self._threads = ThreadPoolExecutor(len(self._paths) + REQUESTS_MAX, "workers-http")
+        self._merges: Mapping[type[Merge], Merging] = {
+            Ranking: self._ranked,
+            Pages: self._paged,
+            AtHome: self._at_home,
+            Holder: self._held,
+            Begun: self._begun,
+            Parts: self._put_together,
+        }
 
     def site(
         self, directories: Sequence[Path], tokens: Path | None, not_ready: Callable[[], str]
@@ -131,19 +142,19 @@ class Overview:
         metrics = CollectorRegistry(auto_describe=False)
         metrics.register(self._merged)
         metrics.register(MemberCollector(self._members))
-        routes = [
-            JournalRoutes(directories, tokens).mount(),
-            _route("/v1/clients/behind", self._behind, "GET"),
-            _route("/v1/clusters", self._clusters, "GET"),
-            _route("/v1/queues", self._clusters, "GET"),
-            _route("/v1/clusters", self._remove, "DELETE"),
-            _route("/v1/queues", self._remove, "DELETE"),
-            *[_route(path, self._drop, "DELETE") for path in SESSIONS],
-            _route("/v1/traces", self._begin, "POST"),
-            _route("/v1/traces/{id}", self._take, "GET"),
-            _route("/v1/traces/{id}", self._end, "DELETE"),
-        ]
-        return application(not_ready, metrics, routes, (self._refresh,))
+        journals = JournalRoutes(directories, tokens).mount()
+        return application(
+            not_ready, metrics, [journals, *routes(RESOURCES, self._endpoint)], (self._refresh,)
+        )
+
+    def _endpoint(self, resource: Resource) -> Callable[[Request], object]:
+        """Return what asks the workers for a resource; a body is read up to a limit. Who may ask is for them to say."""
+        merged = self._merges[type(resource.merge)]
+
+        async def endpoint(request: Request) -> Response:
+            return await answered(request, lambda _, body: merged(request, resource, body))
+
+        return endpoint
 
     def _refresh(self) -> None:
         """Ask all workers for their metrics. Runs on a thread; of who does not answer there is what it had counted."""
@@ -166,99 +177,83 @@ class Overview:
 
         return await run_in_threadpool(asked)
 
-    async def _all(self, request: Request, url: str, body: bytes = b"") -> list[Answer] | Response:
-        """Ask all workers the same; the first refusal is the answer for all."""
-        found = await self._asked(request, request.method, [url] * len(self._paths), body)
+    async def _all(self, request: Request, resource: Resource, body: bytes = b"") -> list[Answer]:
+        """Ask all workers the same."""
+        return await self._asked(request, resource.method, [_url(request)] * len(self._paths), body)
+
+    async def _of_shard(self, request: Request, resource: Resource, shard: int) -> Answer:
+        """Return what the owner of a shard answers, whom the token of the request is shown."""
+        token = request.headers.get("authorization", "")
+        path = self._paths[self._table.of(shard)]
+        return await run_in_threadpool(ask, path, resource.method, _url(request), token)
+
+    # How the answers become one: `api.resource` says what each of these is
+
+    async def _ranked(self, request: Request, resource: Resource, _body: bytes) -> Response:
+        ranking = cast(Ranking, resource.merge)
+        found = await self._all(request, resource)
         refused = _refusal(found)
-        return found if refused is None else refused.response()
+        if refused is not None:
+            return refused.response()
+        rows = [row for answer in found for row in answer.json()[ranking.rows]]
+        rows.sort(key=lambda row: [row[name] for name in ranking.order], reverse=True)
+        return JSONResponse({ranking.rows: rows[: resource.values(request)["limit"]]})
 
-    async def _behind(self, request: Request, _body: bytes) -> Response:
-        found = await self._all(request, f"{request.url.path}{_query(request)}")
-        if isinstance(found, Response):
-            return found
-        rows = [row for answer in found for row in answer.json()["clients"]]
-        rows.sort(key=lambda row: (row["slow"], row["bytes"], row["messages"]), reverse=True)
-        return JSONResponse({"clients": rows[: int(request.query_params.get("limit", _USUAL_LIMIT))]})
-
-    async def _clusters(self, request: Request, _body: bytes) -> Response:
-        """Ask the owner of the shard where the page is to begin; the next one begins in the shard behind it."""
-        parts = request.query_params.get("from", "0.-1").split(".")
-        first = parts[0] if len(parts) == _PARTS_WITH_SHARD and parts[0].isdecimal() else "0"
-        shard = min(int(first[:9]), self._shards - 1)
-        answer = await self._owners(request, shard, "GET", f"{request.url.path}{_query(request)}")
+    async def _paged(self, request: Request, resource: Resource, _body: bytes) -> Response:
+        shard = min(_values(request, resource).get("from", PagePlace()).shard, self._homes.shards - 1)
+        answer = await self._of_shard(request, resource, shard)
         if answer.status != HTTPStatus.OK:
             return answer.response()
         found = answer.json()
-        return JSONResponse({"rows": found["rows"], "next": self._following(shard, found["next"])})
+        return JSONResponse(found | {"next": self._following(shard, found["next"])})
 
-    async def _remove(self, request: Request, _body: bytes) -> Response:
-        """Ask all workers: one of them has the queue, and its answer counts; the others have it not. Where one of them is
-        away, what none of the others has may be there."""
-        url = f"{request.url.path}{_query(request)}"
-        found = await self._asked(request, "DELETE", [url] * len(self._paths))
+    def _following(self, shard: int, following: str | None) -> str | None:
+        """Return where the page behind one of this shard begins."""
+        if following is not None and PagePlace.parse(following).shard == shard:
+            return following
+        return str(PagePlace(shard=shard + 1)) if shard + 1 < self._homes.shards else None
+
+    async def _held(self, request: Request, resource: Resource, _body: bytes) -> Response:
+        """Let the answer of the worker that has it count. Where one of them is away, what none of the others has may be
+        there."""
+        found = await self._all(request, resource)
         known = [answer for answer in found if answer.status != HTTPStatus.NOT_FOUND]
         known.sort(key=lambda answer: answer.status == HTTPStatus.SERVICE_UNAVAILABLE)
         return (known or found)[0].response()
 
-    async def _drop(self, request: Request, _body: bytes) -> Response:
-        """Ask the owner of the shard where the session is at home: the connection of its client ends there, whichever
-        worker has accepted it. A request that names none is refused by any worker, once that has looked at its token."""
-        try:
-            shard = self._homes.of_client(*session_named(request))
-        except ValueError:
-            shard = 0
-        url = request.scope["raw_path"].decode("ascii") + _query(request)
-        return (await self._owners(request, shard, "DELETE", url)).response()
+    async def _at_home(self, request: Request, resource: Resource, _body: bytes) -> Response:
+        """Ask the owner of the home: the connection of a client ends there, whichever worker has accepted it. A request
+        that names none is refused by any worker."""
+        values = _values(request, resource)
+        shard = cast(AtHome, resource.merge).shard(self._homes, values) if values else 0
+        return (await self._of_shard(request, resource, shard)).response()
 
-    async def _owners(self, request: Request, shard: int, method: str, url: str) -> Answer:
-        """Return what the owner of a shard answers, whom the token of the request is shown."""
-        token = request.headers.get("authorization", "")
-        return await run_in_threadpool(ask, self._paths[self._table.of(shard)], method, url, token)
-
-    def _following(self, shard: int, following: str | None) -> str | None:
-        """Return where the page behind one of this shard begins."""
-        prefix = f"{shard}." if shard else ""
-        dots = 0 if following is None else following.count(".")
-        if following is not None and dots == prefix.count(".") + 1 and following.startswith(prefix):
-            return following
-        return f"{shard + 1}.0.-1" if shard + 1 < self._shards else None
-
-    async def _begin(self, request: Request, body: bytes) -> Response:
-        """Begin a trace in all workers or in none: what one of them has begun counts against its limit of traces."""
-        found = await self._asked(request, "POST", [request.url.path] * len(self._paths), body)
-        begun = [answer.json()["id"] if answer.status == HTTPStatus.CREATED else None for answer in found]
+    async def _begun(self, request: Request, resource: Resource, body: bytes) -> Response:
+        """Begin it in all workers or in none: what one of them has begun counts against its limit."""
+        path = request.url.path
+        found = await self._asked(request, resource.method, [path] * len(self._paths), body)
+        begun = [answer.json()["id"] if answer.status == resource.status else None for answer in found]
         refused = _refusal(found)
         if refused is None:
-            return JSONResponse({"id": ".".join(map(str, begun))}, HTTPStatus.CREATED)
-        await self._asked(request, "DELETE", [each and f"/v1/traces/{each}" for each in begun])
+            return JSONResponse({"id": ".".join(map(str, begun))}, resource.status)
+        await self._asked(request, "DELETE", [each and f"{path}/{each}" for each in begun])
         return refused.response()
 
-    async def _each_of(self, request: Request) -> list[Answer] | Response:
-        """Ask each worker about its part of a trace."""
-        ids = request.path_params["id"].split(".")
-        if len(ids) != len(self._paths) or not all(map(_TRACE.fullmatch, ids)):
-            return problem(HTTPStatus.NOT_FOUND, "this trace is over")
-        return await self._asked(request, request.method, [f"/v1/traces/{each}" for each in ids])
-
-    async def _take(self, request: Request, _body: bytes) -> Response:
-        found = await self._each_of(request)
-        if isinstance(found, Response):
-            return found
-        known = [answer for answer in found if answer.status == HTTPStatus.OK]
-        if not known:
+    async def _put_together(self, request: Request, resource: Resource, _body: bytes) -> Response:
+        parts = cast(Parts, resource.merge)
+        [name] = request.path_params
+        ids = request.path_params[name].split(".")
+        if len(ids) != len(self._paths) or not all(map(_PART.fullmatch, ids)):
+            return problem(HTTPStatus.NOT_FOUND, parts.gone)
+        folder = request.url.path.rpartition("/")[0]
+        found = await self._asked(request, resource.method, [f"{folder}/{each}" for each in ids])
+        known = [answer.json() for answer in found if answer.status == HTTPStatus.OK]
+        if not known or not parts.fields:
             return found[0].response()
-        parts = [answer.json() for answer in known]
-        rows = [row for part in parts for row in part["rows"]]
-        left_out = sum(part["left_out"] for part in parts)
-        return JSONResponse({"rows": rows, "left_out": left_out, "over": all(part["over"] for part in parts)})
-
-    async def _end(self, request: Request, _body: bytes) -> Response:
-        found = await self._each_of(request)
-        return found if isinstance(found, Response) else found[0].response()
+        return JSONResponse({of: put([one[of] for one in known]) for of, put in parts.fields.items()})
 
 
-_PARTS_WITH_SHARD: Final = 3
-_TRACE: Final = re.compile(r"[0-9a-f]+")  # what a worker calls one
+_PART: Final = re.compile(r"[0-9a-f]+")  # what a worker calls its part of something
 
 
 def _refusal(found: Sequence[Answer]) -> Answer | None:
@@ -266,17 +261,15 @@ def _refusal(found: Sequence[Answer]) -> Answer | None:
     return next((answer for answer in found if answer.status >= HTTPStatus.BAD_REQUEST), None)
 
 
-def _route(path: str, answer: Callable[[Request, bytes], Awaitable[Response]], method: str) -> Route:
-    """Return a route whose body is read up to a limit; who may ask is for the workers to say."""
-
-    async def endpoint(request: Request) -> Response:
-        return await answered(request, answer)
-
-    return Route(path, endpoint, methods=[method])
-
-
-def _query(request: Request) -> str:
-    return f"?{request.url.query}" if request.url.query else ""
+def _values(request: Request, resource: Resource) -> dict[str, Any]:
+    """Return the values of a request's parameters; none of a request that a worker will refuse."""
+    try:
+        return resource.values(request)
+    except ValueError:
+        return {}
 
 
-_USUAL_LIMIT: Final = 20
+def _url(request: Request) -> str:
+    """Return what a worker is asked: the path as it came, since decoded and encoded again it may be another one."""
+    query = f"?{request.url.query}" if request.url.query else ""
+    return f"{request.scope['raw_path'].decode('ascii')}{query}"

@@ -14,7 +14,8 @@ from headrace.core.ports.voice import Draught, Voice
 from headrace.core.records.message import FrameMessage
 from headrace.core.worker import Worker
 from headrace.services import cluster_rows
-from headrace.services.cluster_rows import ClusterRows, Place, Wanted
+from headrace.services.cluster_rows import ClusterRows, Wanted
+from headrace.services.paging import Place
 from headrace.storage.memory import ManualScheduler, MemoryJournal, MemoryLink
 
 NOW_US = 1_700_000_000_000_000

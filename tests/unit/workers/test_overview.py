@@ -20,7 +20,8 @@ from starlette.routing import BaseRoute, Route
 
 from headrace.api.apart import ServedApart
 from headrace.api.app import application, bind_unix
-from headrace.api.operations import SessionRoutes
+from headrace.api.operations import DROP_SESSION, of_removals
+from headrace.api.resource import served
 from headrace.api.tokens import Tokens
 from headrace.core.homes import Homes
 from headrace.errors import BrokersOwn
@@ -195,8 +196,8 @@ def dropping(runtime: Path) -> Iterator[tuple[Path, list[tuple[int, str, str]]]]
     (runtime / "tokens").write_text("secret\n")
     with ExitStack() as stack:
         for index in range(2):
-            routes = SessionRoutes(Dropped(index, asked), Tokens(runtime / "tokens")).routes()
-            stack.enter_context(worker(runtime, index, *routes))
+            answers = {DROP_SESSION: of_removals(Dropped(index, asked))[DROP_SESSION]}
+            stack.enter_context(worker(runtime, index, *served(Tokens(runtime / "tokens"), answers)))
         yield stack.enter_context(node(runtime)), asked
 
 

@@ -1,0 +1,247 @@
+"""What a resource of the admin HTTP is: declared once, and served from that by workers and by who answers for them.
+
+A `Resource` has method, path, role, parameters, and how the answers of several workers become the one of their node. A
+worker serves it with a function of the values of its parameters (`served`); the supervisor asks the workers as `merge`
+says (`workers.overview`). What is wrong with a request is said by a worker, once it has looked at the token.
+
+Whatever names something is percent-encoded once: it is decoded once here, and no proxy between makes one slash of two in
+a query, or ends a part of the path at %2F. So what a `{NAME:path}` names may stand in the query instead, as `NAME`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from inspect import isawaitable
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headrace.api.problem import problem
+from headrace.api.tokens import Tokens, guarded
+from headrace.core.homes import Homes
+from headrace.errors import BrokersOwn, InUse, NotThere
+from headrace.services.paging import Place, is_number
+from headrace.services.removals import NotDurable
+
+Values = Mapping[str, Any]  # of parameters, by name; of the body as `body`
+Content = object  # of an answer, as JSON; None: there is nothing to say
+Answer = Callable[[Values], Content | Awaitable[Content]]
+Fields = Mapping[str, Callable[[Sequence[Any]], object]]  # how those of several answers become one, by name
+_REFUSALS: Final = {
+    NotThere: HTTPStatus.NOT_FOUND,
+    BrokersOwn: HTTPStatus.CONFLICT,
+    InUse: HTTPStatus.CONFLICT,
+    NotDurable: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+_RAW: Final = ":path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of the query or of the path. `read` makes a value of its text; it raises ValueError. `otherwise`: the
+    value where it is not given; one that is `required` is read as an empty text then."""
+
+    name: str
+    read: Callable[[str], object]
+    otherwise: object = None
+    required: bool = False
+
+    def value(self, text: str | None) -> object:
+        """Return the value of a text, None if there is none. Raises ValueError, with the name of the parameter."""
+        if text is None and not self.required:
+            return self.otherwise
+        try:
+            return self.read(text or "")
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from None
+
+
+def named(name: str, otherwise: str = "") -> Parameter:
+    """Return a parameter that is any text but the empty one."""
+
+    def read(text: str) -> str:
+        if not text:
+            raise ValueError("it is empty")
+        return text
+
+    return Parameter(name, read, otherwise)
+
+
+def flag(name: str) -> Parameter:
+    """Return a parameter that is `true` or `false`; false without it."""
+
+    def read(text: str) -> bool:
+        if text not in ("true", "false"):
+            raise ValueError(f"{text} is neither true nor false")
+        return text == "true"
+
+    return Parameter(name, read, False)
+
+
+def paging(usual: int, most: int) -> tuple[Parameter, Parameter]:
+    """Return the parameters of a page: how many rows, and where it begins."""
+    return limit(usual, most), Parameter("from", Place.parse, Place())
+
+
+def limit(usual: int, most: int) -> Parameter:
+    """Return the parameter that says how many rows an answer has at most."""
+
+    def read(text: str) -> int:
+        if not is_number(text) or not 1 <= int(text) <= most:
+            raise ValueError(f"{text} is not a number from 1 to {most}")
+        return int(text)
+
+    return Parameter("limit", read, usual)
+
+
+class Merge:
+    """Says how the answers of workers become the one of their node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking(Merge):
+    """Every worker answers, and the rows that come first in `order`, as many as `limit` says, are the answer."""
+
+    rows: str
+    order: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pages(Merge):
+    """The owner of the shard in `from` answers `rows` and `next`; the page behind its last one is of the next shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtHome(Merge):
+    """The owner of the shard answers where something is at home, which the values name."""
+
+    shard: Callable[[Homes, Values], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder(Merge):
+    """Every worker is asked, one of them has it, and its answer counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun(Merge):
+    """Every worker begins it or none does: what the others have begun is ended. Its id has the ids of all in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts(Merge):
+    """Every worker is asked for the part that it has of what the id names, `gone` if nothing is called so; `fields` says
+    how they are put together."""
+
+    gone: str
+    fields: Fields
+
+
+@dataclass(frozen=True, eq=False)
+class Resource:
+    """One method of one path. `status` is that of an answer that says something. Not `is_strict`: a parameter that there
+    is none of counts for nothing."""
+
+    method: str
+    path: str
+    role: str
+    merge: Merge
+    parameters: tuple[Parameter, ...] = ()
+    body: Any = None  # the type of what is to be in it
+    status: HTTPStatus = HTTPStatus.OK
+    is_strict: bool = True
+
+    @property
+    def _prefix(self) -> str:
+        return self.path.partition("{")[0]
+
+    @property
+    def paths(self) -> list[str]:
+        """Return its path, and the one where what it names is in the query."""
+        return [self._prefix.rstrip("/"), self.path] if self.path.endswith(_RAW) else [self.path]
+
+    def values(self, request: Request) -> dict[str, Any]:
+        """Return the values of a request's parameters. Raises ValueError, with the name of the parameter."""
+        in_path = self._in_path(request)
+        if self.is_strict:
+            _check_names(request, {each.name for each in self.parameters} - {in_path})
+        found = {}
+        for each in self.parameters:
+            given = self._of_path(request, in_path) if each.name == in_path else None
+            found[each.name] = each.value(request.query_params.get(each.name) if given is None else given)
+        return found
+
+    def _in_path(self, request: Request) -> str:
+        """Return the name of what the path of a request names, "" if it is in the query."""
+        name, _, kind = self.path.removeprefix(self._prefix).strip("{}").partition(":")
+        is_there = not kind or request.scope["raw_path"].startswith(self._prefix.encode())
+        return name if is_there else ""
+
+    def _of_path(self, request: Request, name: str) -> str:
+        """Return what the path names; of the path as it came where that may hold slashes. Raises ValueError."""
+        if not self.path.endswith(_RAW):
+            return str(request.path_params[name])
+        raw: bytes = request.scope["raw_path"].removeprefix(self._prefix.encode())
+        try:
+            return unquote_to_bytes(raw).decode("utf-8")
+        except UnicodeDecodeError:
+            raise ValueError(f"{name}: the path is no UTF-8, percent-encoded") from None
+
+
+def _check_names(request: Request, known: set[str]) -> None:
+    """Raise ValueError where a parameter has a name that there is none of, or comes twice, or the query is no UTF-8: what
+    is removed is not guessed."""
+    try:
+        names = [name for name, _ in parse_qsl(request.url.query, keep_blank_values=True, errors="strict")]
+    except UnicodeDecodeError:
+        raise ValueError("the query is no UTF-8, percent-encoded") from None
+    unknown = set(names) - known
+    if unknown:
+        raise ValueError(f"{min(unknown)}: there is no such parameter")
+    for name in known:
+        if names.count(name) > 1:
+            raise ValueError(f"{name}: it is given twice")
+
+
+def routes(
+    resources: Sequence[Resource], endpoint: Callable[[Resource], Callable[[Request], object]]
+) -> list[Route]:
+    """Return the routes of these resources, each with what answers it."""
+    return [
+        Route(path, endpoint(resource), methods=[resource.method])
+        for resource in resources
+        for path in resource.paths
+    ]
+
+
+def served(tokens: Tokens, answers: Mapping[Resource, Answer]) -> list[Route]:
+    """Return the routes of a worker: whoever has a token of a resource's role is answered by its function, what that
+    raises as a problem document."""
+
+    def endpoint(resource: Resource) -> Callable[[Request], object]:
+        async def answer(request: Request, body: bytes) -> Response:
+            return await _answer(resource, answers[resource], request, body)
+
+        return guarded(tokens, resource.role, answer)
+
+    return routes(list(answers), endpoint)
+
+
+async def _answer(resource: Resource, answer: Answer, request: Request, body: bytes) -> Response:
+    values = resource.values(request)
+    if resource.body is not None:
+        values["body"] = msgspec.json.decode(body, type=resource.body)
+    try:
+        found = answer(values)
+        content = await found if isawaitable(found) else found
+    except tuple(_REFUSALS) as error:
+        return problem(_REFUSALS[type(error)], str(error))
+    if content is None:
+        return Response(status_code=HTTPStatus.NO_CONTENT)
+    return JSONResponse(content, resource.status)

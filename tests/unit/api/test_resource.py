@@ -1,0 +1,97 @@
+"""A resource is declared once: what of a request it reads, and who serves it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+import pytest
+from starlette.requests import Request
+from starlette.routing import Route
+
+from headrace.api import operations
+from headrace.api.operations import RESOURCES, of_laggards, of_queues, of_removals, of_traces
+from headrace.api.resource import Holder, Parameter, Resource, flag, limit, named, paging, routes, served
+from headrace.api.tokens import READ, Tokens
+from headrace.services.laggards import Laggards
+from headrace.services.paging import Place, ShardRows
+from headrace.services.removals import Removals
+from headrace.services.tracing import Tracing
+
+THING = Resource(
+    "GET",
+    "/v1/things/{thing:path}",
+    READ,
+    Holder(),
+    (named("tenant", "default"), Parameter("thing", str, required=True), flag("force"), *paging(10, 20)),
+)
+
+
+def request(target: str) -> Request:
+    """A request as the server makes one of it."""
+    raw, _, query = target.partition("?")
+    scope = {"type": "http", "path": unquote(raw), "raw_path": raw.encode(), "query_string": query.encode()}
+    return Request(scope | {"headers": [], "path_params": {"thing": unquote(raw), "id": unquote(raw)}})
+
+
+def test_parameters_have_values_whether_or_not_they_are_given() -> None:
+    usual = {"tenant": "default", "thing": "x", "force": False, "limit": 10, "from": Place()}
+    assert THING.values(request("/v1/things/x")) == usual
+    given = {"tenant": "t", "thing": "x", "force": True, "limit": 20, "from": Place(7, 3, 2)}
+    assert THING.values(request("/v1/things?thing=x&tenant=t&force=true&limit=20&from=2.7.3")) == given
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "a//b", "..", "a%2Fb", " ", "?thing=y", "#", "größe/日本", "behind", "a+b", "%"]
+)
+def test_a_name_is_decoded_once_in_the_path_and_in_the_query(name: str) -> None:
+    encoded = quote(name, safe="")
+    for target in (f"/v1/things/{encoded}", f"/v1/things?thing={encoded}"):
+        assert THING.values(request(target))["thing"] == name
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("limit=0", "limit: 0 is not a number from 1 to 20"),
+        ("limit=21", "limit: 21 is not a number from 1 to 20"),
+        ("limit=", "limit:  is not a number from 1 to 20"),
+        ("force=yes", "force: yes is neither true nor false"),
+        ("from=7", "from: 7 is not the `next` of a page"),
+        ("tenant=", "tenant: it is empty"),
+        ("tenant=a&tenant=b", "tenant: it is given twice"),
+        ("other=1", "other: there is no such parameter"),
+        ("thing=y", "thing: there is no such parameter"),
+        ("tenant=%FF", "the query is no UTF-8, percent-encoded"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_name(query: str, said: str) -> None:
+    with pytest.raises(ValueError) as found:
+        THING.values(request(f"/v1/things/x?{query}"))
+    assert str(found.value) == said
+
+
+def test_a_resource_that_is_not_strict_reads_what_it_knows() -> None:
+    lenient = Resource("GET", "/v1/x", READ, Holder(), (limit(1, 9),), is_strict=False)
+    assert lenient.values(request("/v1/x?other=1&limit=2&limit=3")) == {"limit": 3}
+
+
+def served_by(found: list[Route]) -> set[tuple[str, str]]:
+    return {(method, route.path) for route in found for method in (route.methods or ()) if method != "HEAD"}
+
+
+def test_a_worker_answers_every_resource_that_is_declared() -> None:
+    """The supervisor serves RESOURCES; one that no worker answers would be 404 behind it, or without it."""
+    with closing(asyncio.new_event_loop()) as loop:
+        answers = {
+            **of_traces(Tracing(list, loop)),
+            **of_laggards(Laggards([])),
+            **of_queues(ShardRows({})),
+            **of_removals(Removals([])),
+        }
+    declared = {value for value in vars(operations).values() if isinstance(value, Resource)}
+    assert set(RESOURCES) == declared == set(answers)
+    by_supervisor = routes(RESOURCES, lambda _: lambda _: None)
+    assert served_by(served(Tokens(Path("none")), answers)) == served_by(by_supervisor)

@@ -1,0 +1,69 @@
+"""Where a page begins, as text and as numbers, and which shard the next one is of."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headrace.services.paging import Place, Rows, ShardRows
+
+PLACES = [Place(), Place(7), Place(7, 3), Place(shard=2), Place(7, 3, 2), Place(10**19, 10**19, 10**19)]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_a_place_is_read_as_it_was_written(place: Place) -> None:
+    assert Place.parse(str(place)) == place
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "1",
+        "x",
+        "1.x",
+        "-1.0",
+        "1.-2",
+        "1.2.3.4",
+        "0.0.0.-1",
+        "1.-1.-1",
+        "-1.0.-1",
+        "²",
+        "1.²",
+        "1. 2",
+        "1" * 21,
+    ],
+)
+def test_what_is_no_place_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not the `next` of a page"):
+        Place.parse(text)
+
+
+class Counted:
+    """Lists the numbers up to `end`."""
+
+    def __init__(self, end: int) -> None:
+        self._end = end
+
+    async def page(self, wanted: str, limit: int, place: Place) -> tuple[Rows, Place | None]:
+        last = min(place.number + limit, self._end)
+        rows: Rows = [{wanted: number} for number in range(place.number, last)]
+        return rows, Place(last) if last < self._end else None
+
+
+def test_one_shard_comes_behind_the_other_and_a_page_is_of_one() -> None:
+    rows = ShardRows({5: Counted(3), 1: Counted(0), 2: Counted(2)})
+    found: list[tuple[Rows, str]] = []
+    place: Place | None = Place()
+    while place is not None:
+        page, place = asyncio.run(rows.page("n", 2, place))
+        found.append((page, str(place)))
+    assert found == [
+        ([], "2.0.-1"),
+        ([{"n": 0}, {"n": 1}], "5.0.-1"),
+        ([{"n": 0}, {"n": 1}], "5.2.-1"),
+        ([{"n": 2}], "None"),
+    ]
+    assert asyncio.run(rows.page("n", 2, Place(shard=6))) == ([], None)
+    assert asyncio.run(rows.page("n", 2, Place(1, shard=4))) == ([{"n": 0}, {"n": 1}], Place(2, shard=5))
