@@ -1,5 +1,4 @@
-"""What the admin HTTP lets who operates a broker do and see: traces, the clients that are behind, topic queues, the end
-of a session. Each is declared here, and served by workers and by the supervisor of several (`resource`).
+"""What the admin HTTP lets who operates a broker do and see: clients, sessions, traces, topic queues.
 
     POST   /v1/traces      {"kind": "client" | "topic" | "address", "pattern", "seconds"}: begins one, 201 {"id"}
     GET    /v1/traces/ID   {"rows", "left_out", "over"}: what came since the last time
@@ -7,23 +6,31 @@ of a session. Each is declared here, and served by workers and by the supervisor
 
     GET    /v1/clients/behind?limit=N   {"clients"}: the worst of those whose socket is full or for whom something waits
 
+    GET    /v1/clients?tenant=T&pattern=P&limit=N&from=PLACE   {"rows", "next", "unanswered"}: who is connected
+    GET    /v1/clients/CLIENT?tenant=T      one of them
+    DELETE /v1/clients/CLIENT?tenant=T      ends its connection: {"session_kept"}
+
+    GET    /v1/sessions?tenant=T&pattern=P&state=S&limit=N&from=PLACE   {"rows", "next", "unanswered"}
+    GET    /v1/sessions/CLIENT?tenant=T     everything about one
+    DELETE /v1/sessions/CLIENT?tenant=T     drops it: {"connected", "messages"}
+    METHOD /v1/sessions?tenant=T&client=CLIENT   the same, as of /v1/clients: for a client id that a path does not carry
+                                                 unharmed (a//b, ..), and for one that is called `behind`
+
     GET    /v1/clusters?tenant=T&topic=FILTER&cluster=C&limit=N&from=PLACE   {"rows", "next"}: topic queues and consumer
                                                                              clusters; `from` is `next` of the page before
     GET    /v1/queues?tenant=T&topic=FILTER&limit=N&from=PLACE               the same, a row for each queue
     DELETE /v1/clusters?tenant=T&topic=TOPIC&cluster=C                       removes a cluster that nobody reads
     DELETE /v1/queues?tenant=T&topic=TOPIC&force=true                        removes a queue with its clusters
 
-    DELETE /v1/sessions/CLIENT?tenant=T          drops the session of a client id: {"connected", "messages"}
-    DELETE /v1/sessions?tenant=T&client=CLIENT   the same, for a client id that a path does not carry unharmed (a//b, ..)
-
-Runs on the loop; the tokens are read on a thread.
+Each is declared here once, and served by workers and by the supervisor of several (`resource`). Runs on the loop; the
+tokens are read on a thread.
 """
 
 from __future__ import annotations
 
 from http import HTTPStatus
 from itertools import chain
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -42,6 +49,7 @@ from headrace.api.resource import (
     flag,
     limit,
     named,
+    one_of,
     paging,
 )
 from headrace.api.tokens import OPERATE, READ
@@ -54,9 +62,12 @@ from headrace.services.laggards import LIMIT_MAX as LAGGARDS_MAX
 from headrace.services.laggards import Laggards
 from headrace.services.paging import LIMIT_MAX, ShardRows
 from headrace.services.removals import Removals
+from headrace.services.session_rows import Chosen, SessionsByHome
+from headrace.services.sessions import STATES
 from headrace.services.tracing import Trace, Tracing
 
 Answers = dict[Resource, Answer]
+W = TypeVar("W")
 
 
 class TraceRequest(msgspec.Struct, frozen=True):
@@ -129,15 +140,25 @@ REMOVE_CLUSTER: Final = Resource(
     "DELETE", "/v1/clusters", OPERATE, Holder(), (*_ONE, Parameter("cluster", _cluster, required=True))
 )
 REMOVE_QUEUE: Final = Resource("DELETE", "/v1/queues", OPERATE, Holder(), (*_ONE, flag("force")))
-DROP_SESSION: Final = Resource(
-    "DELETE",
-    "/v1/sessions/{client:path}",
-    OPERATE,
-    AtHome(lambda homes, values: homes.of_client(values["tenant"], values["client"])),
-    (_TENANT, Parameter("client", _client, required=True)),
+_LISTED: Final = (named("tenant"), named("pattern"))
+_SHORT_PAGE: Final = paging(100, LIMIT_MAX)
+_NAMED: Final = (_TENANT, Parameter("client", _client, required=True))
+_HOME: Final = AtHome(lambda homes, values: homes.of_client(values["tenant"], values["client"]))
+CLIENTS: Final = Resource("GET", "/v1/clients", READ, Pages(goes_on=True), (*_LISTED, *_SHORT_PAGE))
+CLIENT: Final = Resource("GET", "/v1/clients/{client:path}", READ, _HOME, _NAMED)
+KICK_CLIENT: Final = Resource("DELETE", "/v1/clients/{client:path}", OPERATE, _HOME, _NAMED)
+SESSIONS: Final = Resource(
+    "GET", "/v1/sessions", READ, Pages(goes_on=True), (*_LISTED, one_of("state", STATES), *_SHORT_PAGE)
 )
-RESOURCES: Final = (
+SESSION: Final = Resource("GET", "/v1/sessions/{client:path}", READ, _HOME, _NAMED)
+DROP_SESSION: Final = Resource("DELETE", "/v1/sessions/{client:path}", OPERATE, _HOME, _NAMED)
+RESOURCES: Final = (  # the path of one that is called `behind` is that of the list
     BEHIND,
+    CLIENTS,
+    CLIENT,
+    KICK_CLIENT,
+    SESSIONS,
+    SESSION,
     CLUSTERS,
     QUEUES,
     REMOVE_CLUSTER,
@@ -182,22 +203,42 @@ def of_laggards(laggards: Laggards) -> Answers:
     return {BEHIND: behind}
 
 
+def of_sessions(rows: ShardRows[Chosen], found: SessionsByHome) -> Answers:
+    """Return what lists sessions and clients that are connected, and shows one."""
+
+    async def page(values: Values) -> object:
+        wanted = Chosen(values["tenant"], values["pattern"], values.get("state", ""), "state" not in values)
+        return {**await _page(rows, wanted, values), "unanswered": []}
+
+    return {
+        CLIENTS: page,
+        SESSIONS: page,
+        CLIENT: lambda of: found.of(of["tenant"], of["client"]).client(of["tenant"], of["client"]),
+        SESSION: lambda of: found.of(of["tenant"], of["client"]).session(of["tenant"], of["client"]),
+    }
+
+
 def of_queues(rows: ShardRows[Wanted]) -> Answers:
     """Return what lists topic queues and consumer clusters."""
 
     async def page(values: Values) -> object:
         whole = "cluster" not in values
         wanted = Wanted(values["tenant"], values["topic"], values.get("cluster", ""), whole)
-        found, following = await rows.page(wanted, values["limit"], values["from"])
-        return {"rows": found, "next": None if following is None else str(following)}
+        return await _page(rows, wanted, values)
 
     return {CLUSTERS: page, QUEUES: page}
 
 
+async def _page(rows: ShardRows[W], wanted: W, values: Values) -> dict[str, object]:
+    found, following = await rows.page(wanted, values["limit"], values["from"])
+    return {"rows": found, "next": None if following is None else str(following)}
+
+
 def of_removals(removals: Removals) -> Answers:
-    """Return what removes topic queues and consumer clusters, and drops sessions."""
+    """Return what removes topic queues and consumer clusters, drops sessions and ends connections."""
     return {
         REMOVE_CLUSTER: lambda of: removals.cluster(of["tenant"], of["topic"], of["cluster"]),
         REMOVE_QUEUE: lambda of: removals.queue(of["tenant"], of["topic"], of["force"]),
         DROP_SESSION: lambda of: removals.session(of["tenant"], of["client"]),
+        KICK_CLIENT: lambda of: removals.client(of["tenant"], of["client"]),
     }

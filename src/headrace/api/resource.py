@@ -32,6 +32,7 @@ from headrace.services.removals import NotDurable
 Values = Mapping[str, Any]  # of parameters, by name; of the body as `body`
 Content = object  # of an answer, as JSON; None: there is nothing to say
 Answer = Callable[[Values], Content | Awaitable[Content]]
+Endpoint = Callable[[Request], Awaitable[Response]]
 Fields = Mapping[str, Callable[[Sequence[Any]], object]]  # how those of several answers become one, by name
 _REFUSALS: Final = {
     NotThere: HTTPStatus.NOT_FOUND,
@@ -84,6 +85,17 @@ def flag(name: str) -> Parameter:
     return Parameter(name, read, False)
 
 
+def one_of(name: str, choices: Sequence[str]) -> Parameter:
+    """Return a parameter that is one of these words; "" without it."""
+
+    def read(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"{text} is none of {', '.join(choices)}")
+        return text
+
+    return Parameter(name, read, "")
+
+
 def paging(usual: int, most: int) -> tuple[Parameter, Parameter]:
     """Return the parameters of a page: how many rows, and where it begins."""
     return limit(usual, most), Parameter("from", Place.parse, Place())
@@ -114,7 +126,10 @@ class Ranking(Merge):
 
 @dataclass(frozen=True, slots=True)
 class Pages(Merge):
-    """The owner of the shard in `from` answers `rows` and `next`; the page behind its last one is of the next shard."""
+    """The owner of the shard in `from` answers `rows` and `next`; the page behind its last one is of the next shard. If
+    it `goes_on`, the page of an owner that does not answer is empty, with its shard in `unanswered`."""
+
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +173,11 @@ class Resource:
     is_strict: bool = True
 
     @property
+    def name(self) -> str:
+        """Return the name of the parameter in its path, "" if there is none."""
+        return self.path.removeprefix(self._prefix).strip("{}").partition(":")[0]
+
+    @property
     def _prefix(self) -> str:
         return self.path.partition("{")[0]
 
@@ -179,9 +199,9 @@ class Resource:
 
     def _in_path(self, request: Request) -> str:
         """Return the name of what the path of a request names, "" if it is in the query."""
-        name, _, kind = self.path.removeprefix(self._prefix).strip("{}").partition(":")
-        is_there = not kind or request.scope["raw_path"].startswith(self._prefix.encode())
-        return name if is_there else ""
+        is_raw = self.path.endswith(_RAW)
+        is_there = not is_raw or request.scope["raw_path"].startswith(self._prefix.encode())
+        return self.name if is_there else ""
 
     def _of_path(self, request: Request, name: str) -> str:
         """Return what the path names; of the path as it came where that may hold slashes. Raises ValueError."""
@@ -209,22 +229,33 @@ def _check_names(request: Request, known: set[str]) -> None:
             raise ValueError(f"{name}: it is given twice")
 
 
-def routes(
-    resources: Sequence[Resource], endpoint: Callable[[Resource], Callable[[Request], object]]
-) -> list[Route]:
-    """Return the routes of these resources, each with what answers it."""
-    return [
-        Route(path, endpoint(resource), methods=[resource.method])
-        for resource in resources
-        for path in resource.paths
-    ]
+def routes(resources: Sequence[Resource], endpoint: Callable[[Resource], Endpoint]) -> list[Route]:
+    """Return the routes of these resources, each with what answers it. Where one that the query names has the path of a
+    list, a request with that name in its query is for the one."""
+    found: dict[tuple[str, str], dict[Resource, Endpoint]] = {}
+    for resource in resources:
+        answer = endpoint(resource)
+        for path in resource.paths:
+            found.setdefault((path, resource.method), {})[resource] = answer
+    return [Route(path, _choice(of), methods=[method]) for (path, method), of in found.items()]
+
+
+def _choice(endpoints: Mapping[Resource, Endpoint]) -> Endpoint:
+    """Return what answers requests for one of these resources: the first one unless the query names another."""
+    first, *others = endpoints
+
+    async def endpoint(request: Request) -> Response:
+        named = (each for each in others if each.name in request.query_params)
+        return await endpoints[next(named, first)](request)
+
+    return endpoint
 
 
 def served(tokens: Tokens, answers: Mapping[Resource, Answer]) -> list[Route]:
     """Return the routes of a worker: whoever has a token of a resource's role is answered by its function, what that
     raises as a problem document."""
 
-    def endpoint(resource: Resource) -> Callable[[Request], object]:
+    def endpoint(resource: Resource) -> Endpoint:
         async def answer(request: Request, body: bytes) -> Response:
             return await _answer(resource, answers[resource], request, body)
 

@@ -147,7 +147,7 @@ def _grant(words: list[str]) -> Grant | None:
     return Grant(role, limits.get("tenant", ""), consumers)
 
 
-def guarded(tokens: Tokens, role: str, answer: Answer) -> Callable[[Request], object]:
+def guarded(tokens: Tokens, role: str, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
     """Return an endpoint for whoever has a token of that role without limits, which is asked before a body is read."""
 
     async def endpoint(request: Request) -> Response:

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute
 from headrace import __version__
 from headrace.api.app import application
 from headrace.api.journal import JournalRoutes
-from headrace.api.operations import of_laggards, of_queues, of_removals, of_traces
+from headrace.api.operations import of_laggards, of_queues, of_removals, of_sessions, of_traces
 from headrace.api.resource import served
 from headrace.api.tokens import Tokens
 from headrace.build import build
@@ -38,6 +38,7 @@ from headrace.services.metrics import BuildCollector, PastReads, Reads, ReadsCol
 from headrace.services.paging import ShardRows
 from headrace.services.process_metrics import ProcessFigures
 from headrace.services.removals import Removals
+from headrace.services.session_rows import SessionRows, SessionsByHome
 from headrace.services.watchdog import Watchdog
 
 Found = TypeVar("Found")
@@ -88,7 +89,7 @@ class ByShard(Mapping[int, Found], Generic[Found]):
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The parts of a node that somebody may look at. `shards` are those that it owns, which change while it runs.
-    `directories`: the data directories of all shards of the node, whoever owns them."""
+    `directories`: the data directories of all shards of the node, whoever owns them; `index`: which worker it is."""
 
     worker: Worker
     shards: Sequence[OwnedShard]
@@ -103,6 +104,7 @@ class Parts:
     peers: Peers | None
     handover: HandOver | None
     past: PastReads
+    index: int = 0
 
 
 def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[[], str]) -> Starlette:
@@ -110,6 +112,7 @@ def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[
     worker, shards, process = parts.worker, parts.shards, ProcessFigures()
     collectors = registry(worker, parts.doors, parts.watchdog, process, *_collectors(parts, limits))
     folds = OfShards(lambda: [broker.fold for broker in worker.brokers])
+    sessions = ByShard(shards, lambda one: SessionRows(one.broker.fold, one.number, parts.index, one.run))
 
     def refresh() -> None:
         for one in _figures(shards):
@@ -120,6 +123,7 @@ def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[
         **of_traces(parts.doors.tracing),
         **of_laggards(Laggards(folds)),
         **of_queues(ShardRows(ByShard(shards, lambda shard: _rows(shard, worker)))),
+        **of_sessions(ShardRows(sessions), SessionsByHome(sessions, worker.homes)),
         **of_removals(Removals(OfShards(lambda: list(worker.brokers)))),
     }
     routes: list[BaseRoute] = [

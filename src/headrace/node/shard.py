@@ -44,11 +44,12 @@ class Surroundings:
 
 class OwnedShard:
     """One shard of this worker. `failure` is why its journal takes nothing more; `trouble` is why it is not ready, ""
-    when it is."""
+    when it is. `run` is another number each time that the shard is opened."""
 
     def __init__(self, number: int, storage: ShardStorage, around: Surroundings) -> None:
         """Own the shard of this number from now on; `close` gives its storage up."""
         self.number = number
+        self.run = randbelow(1 << 32)
         self.storage = storage
         self._around = around
         self._is_one_of_many = around.worker.homes.shards > 1

@@ -1,4 +1,5 @@
-"""Topic queues, consumer clusters and sessions of a worker's shards that somebody removes, answered when that is durable.
+"""Topic queues, consumer clusters and sessions of a worker's shards that somebody removes, answered when that is durable;
+and connections that somebody ends.
 
 Runs on the loop. Which shard has a queue is asked of each: with several workers the others have it not. A session is at
 home where its client id says.
@@ -13,13 +14,15 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from headrace.core.broker import Broker
-from headrace.core.inbound.dropping import SessionDrop
+from headrace.core.inbound.dropping import SessionDrop, refuse_own
 from headrace.core.outbound.removing import Removal, unfinished
 from headrace.errors import InUse, NotThere
+from headrace.mqtt import reason_codes as rc
 
 _LOG: Final = logging.getLogger(__name__)
 PATIENCE_S: Final = 5.0  # with a journal: less than a supervisor's with a worker
 _STEP_S: Final = 0.002
+KICKED: Final = "kicked"  # why the connection ended, in its record and in the log
 
 
 class NotDurable(Exception):
@@ -39,7 +42,7 @@ class Removed:
 
 
 class Removals:
-    """Removes queues and clusters of the brokers of one process, and drops sessions."""
+    """Removes queues and clusters of the brokers of one process, drops sessions, and ends connections."""
 
     def __init__(self, brokers: Sequence[Broker]) -> None:
         self._brokers = brokers
@@ -65,6 +68,19 @@ class Removals:
             if drop.found:
                 return _dropped(tenant, client_id, drop)
         raise NotThere(f"tenant {tenant} has no session {client_id!r}")
+
+    def client(self, tenant: str, client_id: str) -> dict[str, object]:
+        """End the connection of a client, told so where its version has a word for it; its session is kept, if it is one
+        that outlives connections, and its will is published. Raises NotThere, BrokersOwn."""
+        refuse_own(client_id)
+        for broker in self._brokers:
+            of_tenant = broker.fold.tenants.get(tenant)
+            session = None if of_tenant is None else of_tenant.sessions.get(client_id)
+            if session is not None and session.link is not None:
+                kept = session.persistent
+                broker.put_out(session.link, rc.ADMINISTRATIVE_ACTION, KICKED)
+                return {"tenant": tenant, "client_id": client_id, "session_kept": kept}
+        raise NotThere(f"tenant {tenant} has no client {client_id!r} that is connected")
 
     async def _removed(self, begin: Callable[[Broker], Removal]) -> dict[str, object]:
         unknown = NotThere("there is no shard here")

@@ -2,27 +2,73 @@
 
 from __future__ import annotations
 
+from typing import Final, TypedDict
+
 from headrace.core.state.session import NEVER_EXPIRES, TYPE_NAMES, Session
 
+STATES: Final = ("connected", "away")
 
-def summary(session: Session) -> dict[str, object]:
+
+class Summary(TypedDict):
+    """The row of a session in a list."""
+
+    tenant: str
+    client_id: str
+    type: str
+    state: str
+    inflight: int
+    backlog: int
+    dropped: int
+
+
+class Subscribed(TypedDict):
+    """The options of a subscription."""
+
+    qos: int
+    no_local: bool
+    retain_as_published: bool
+
+
+class Details(Summary):
+    """Everything about a session. `expiry_s` is None for one that never expires, `closed_at_us` while it is connected;
+    `subscriptions` are by filter."""
+
+    incarnation: int
+    expiry_s: int | None
+    closed_at_us: int | None
+    subscriptions: dict[str, Subscribed]
+    next_serial: int
+    floor: int
+    sent_limit: int
+    incoming_packet_ids: list[int]
+    will: bool
+    dropped_by_reason: dict[str, int]
+
+
+def state_of(session: Session) -> str:
+    """Return one of STATES: a session is away since its connection has ended."""
+    return STATES[session.closed_at_us != 0]
+
+
+def summary(session: Session) -> Summary:
     """Return the row of `session list`."""
     queue = session.queue
     return {
         "tenant": session.tenant.name,
         "client_id": session.client_id,
         "type": TYPE_NAMES[session.session_type],
-        "state": "connected" if session.closed_at_us == 0 else "away",
+        "state": state_of(session),
         "inflight": 0 if queue is None else int(queue.inflight.count),
         "backlog": 0 if queue is None else int(queue.backlog.count),
         "dropped": sum((session.dropped or {}).values()),
     }
 
 
-def details(session: Session) -> dict[str, object]:
+def details(session: Session) -> Details:
     """Return everything `session show` prints."""
     queue = session.queue
-    return summary(session) | {
+    return {
+        **summary(session),
         "incarnation": session.incarnation,
         "expiry_s": None if session.expiry_s == NEVER_EXPIRES else session.expiry_s,
         "closed_at_us": session.closed_at_us or None,

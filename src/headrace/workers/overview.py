@@ -29,8 +29,19 @@ from headrace.api.app import application
 from headrace.api.journal import JournalRoutes
 from headrace.api.operations import RESOURCES
 from headrace.api.problem import problem
-from headrace.api.resource import AtHome, Begun, Holder, Merge, Pages, Parts, Ranking, Resource, routes
-from headrace.api.tokens import answered
+from headrace.api.resource import (
+    AtHome,
+    Begun,
+    Endpoint,
+    Holder,
+    Merge,
+    Pages,
+    Parts,
+    Ranking,
+    Resource,
+    routes,
+)
+from headrace.api.tokens import Tokens, answered
 from headrace.core.homes import Homes
 from headrace.services.paging import Place as PagePlace
 from headrace.workers.member import Member
@@ -124,6 +135,7 @@ class Overview:
         self._homes = Homes(shards)
         self._table = Owners(shards, len(members))
         self._merged = Merged()
+        self._tokens = Tokens(None)
         self._threads = ThreadPoolExecutor(len(self._paths) + REQUESTS_MAX, "workers-http")
         self._merges: Mapping[type[Merge], Merging] = {
             Ranking: self._ranked,
@@ -142,12 +154,13 @@ class Overview:
         metrics = CollectorRegistry(auto_describe=False)
         metrics.register(self._merged)
         metrics.register(MemberCollector(self._members))
+        self._tokens = Tokens(tokens)
         journals = JournalRoutes(directories, tokens).mount()
         return application(
             not_ready, metrics, [journals, *routes(RESOURCES, self._endpoint)], (self._refresh,)
         )
 
-    def _endpoint(self, resource: Resource) -> Callable[[Request], object]:
+    def _endpoint(self, resource: Resource) -> Endpoint:
         """Return what asks the workers for a resource; a body is read up to a limit. Who may ask is for them to say."""
         merged = self._merges[type(resource.merge)]
 
@@ -202,10 +215,19 @@ class Overview:
     async def _paged(self, request: Request, resource: Resource, _body: bytes) -> Response:
         shard = min(_values(request, resource).get("from", PagePlace()).shard, self._homes.shards - 1)
         answer = await self._of_shard(request, resource, shard)
+        if answer.status == HTTPStatus.SERVICE_UNAVAILABLE and cast(Pages, resource.merge).goes_on:
+            return await self._without(request, resource, shard)
         if answer.status != HTTPStatus.OK:
             return answer.response()
         found = answer.json()
         return JSONResponse(found | {"next": self._following(shard, found["next"])})
+
+    async def _without(self, request: Request, resource: Resource, shard: int) -> Response:
+        """Return the page of a shard whose owner does not answer, for who may ask: that is for us to say now."""
+        token = request.headers.get("authorization", "")
+        refused = await run_in_threadpool(self._tokens.refusal, token, resource.role)
+        page = {"rows": [], "next": self._following(shard, None), "unanswered": [shard]}
+        return JSONResponse(page) if refused is None else refused
 
     def _following(self, shard: int, following: str | None) -> str | None:
         """Return where the page behind one of this shard begins."""

@@ -9,15 +9,18 @@ from urllib.parse import quote, unquote
 
 import pytest
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.api import operations
-from headrace.api.operations import RESOURCES, of_laggards, of_queues, of_removals, of_traces
+from headrace.api.operations import RESOURCES, of_laggards, of_queues, of_removals, of_sessions, of_traces
 from headrace.api.resource import Holder, Parameter, Resource, flag, limit, named, paging, routes, served
 from headrace.api.tokens import READ, Tokens
+from headrace.core.homes import Homes
 from headrace.services.laggards import Laggards
 from headrace.services.paging import Place, ShardRows
 from headrace.services.removals import Removals
+from headrace.services.session_rows import SessionsByHome
 from headrace.services.tracing import Tracing
 
 THING = Resource(
@@ -78,6 +81,10 @@ def test_a_resource_that_is_not_strict_reads_what_it_knows() -> None:
     assert lenient.values(request("/v1/x?other=1&limit=2&limit=3")) == {"limit": 3}
 
 
+async def never(_: Request) -> Response:
+    raise AssertionError("nobody asks")
+
+
 def served_by(found: list[Route]) -> set[tuple[str, str]]:
     return {(method, route.path) for route in found for method in (route.methods or ()) if method != "HEAD"}
 
@@ -89,9 +96,10 @@ def test_a_worker_answers_every_resource_that_is_declared() -> None:
             **of_traces(Tracing(list, loop)),
             **of_laggards(Laggards([])),
             **of_queues(ShardRows({})),
+            **of_sessions(ShardRows({}), SessionsByHome({}, Homes())),
             **of_removals(Removals([])),
         }
     declared = {value for value in vars(operations).values() if isinstance(value, Resource)}
     assert set(RESOURCES) == declared == set(answers)
-    by_supervisor = routes(RESOURCES, lambda _: lambda _: None)
+    by_supervisor = routes(RESOURCES, lambda _: never)
     assert served_by(served(Tokens(Path("none")), answers)) == served_by(by_supervisor)

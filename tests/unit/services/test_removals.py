@@ -15,6 +15,7 @@ from headrace.core.ports.voice import Draught, Voice
 from headrace.core.worker import Worker
 from headrace.errors import BrokersOwn, InUse, NotThere
 from headrace.mqtt.packets import Connect
+from headrace.mqtt.properties import Properties
 from headrace.services import removals
 from headrace.services.removals import NotDurable, Removals
 from headrace.storage.memory import ManualScheduler, MemoryJournal, MemoryLink
@@ -181,3 +182,31 @@ async def sooner(shards: Shards, removing: Removals) -> dict[str, object]:
     await asyncio.sleep(0)
     shards.sync()
     return await drop
+
+
+@pytest.mark.parametrize(("version", "told"), [(5, b"\xe0\x01\x98"), (4, b"")])
+@pytest.mark.parametrize("kept", [True, False])
+def test_who_is_kicked_is_told_and_cut_off_and_its_session_stays(
+    version: int, told: bytes, kept: bool
+) -> None:
+    shards = Shards()
+    link, properties = MemoryLink(shards.worker), Properties()
+    properties.session_expiry_interval = 99 if kept else None
+    shards.brokers[0].on_connect(link, Connect(version, "c", not kept, 0, properties=properties))
+    shards.sync()
+    before = len(link.sent)
+    removing = Removals(shards.brokers)
+    assert removing.client("default", "c") == {"tenant": "default", "client_id": "c", "session_kept": kept}
+    shards.sync()
+    assert (bytes(link.sent[before:]), link.closed) == (told, True)
+    assert session_in(shards) is kept
+    with pytest.raises(NotThere, match="'c' that is connected"):
+        removing.client("default", "c")
+
+
+def test_who_cannot_be_kicked() -> None:
+    removing = Removals(Shards().brokers)
+    with pytest.raises(NotThere, match="tenant nobody has no client 'c'"):
+        removing.client("nobody", "c")
+    with pytest.raises(BrokersOwn):
+        removing.client("default", "$bridge/north")

@@ -20,12 +20,14 @@ from starlette.routing import BaseRoute, Route
 
 from headrace.api.apart import ServedApart
 from headrace.api.app import application, bind_unix
-from headrace.api.operations import DROP_SESSION, of_removals
+from headrace.api.operations import DROP_SESSION, of_removals, of_sessions
 from headrace.api.resource import served
 from headrace.api.tokens import Tokens
 from headrace.core.homes import Homes
 from headrace.errors import BrokersOwn
+from headrace.services.paging import Place, Rows, ShardRows
 from headrace.services.removals import Removals
+from headrace.services.session_rows import Chosen, SessionRows, SessionsByHome
 from headrace.workers import overview
 from headrace.workers.member import Member
 from headrace.workers.overview import Overview, ask, socket_of
@@ -67,10 +69,10 @@ def hung(runtime: Path, index: int) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def node(runtime: Path, workers: int = 2) -> Iterator[Path]:
+def node(runtime: Path, workers: int = 2, shards: int = 0, tokens: Path | None = None) -> Iterator[Path]:
     """The supervisor's admin HTTP; yields its socket."""
     members = [Member(index, never) for index in range(workers)]  # type: ignore[arg-type]
-    app = Overview(runtime, members, workers).site([], None, str)
+    app = Overview(runtime, members, shards or workers).site([], tokens, str)
     path = runtime / "node.sock"
     with ServedApart(app, bind_unix(path), str(path), told):
         yield path
@@ -242,3 +244,80 @@ def test_the_brokers_own_session_is_a_conflict(runtime: Path) -> None:
     with dropping(runtime) as (path, _):
         answer = ask(path, "DELETE", "/v1/sessions/%24bridge%2Fx", "Bearer secret")
         assert (answer.status, answer.json()["title"]) == (HTTPStatus.CONFLICT, "Conflict")
+
+
+class Two(SessionRows):
+    """Two sessions of a shard, of which a page has one."""
+
+    def __init__(self, shard: int) -> None:
+        self._shard = shard
+
+    async def page(self, wanted: Chosen, limit: int, place: Place) -> tuple[Rows, Place | None]:
+        row: dict[str, object] = {"shard": self._shard, "number": place.number, "clients": wanted.as_clients}
+        return [row], None if place.number else Place(1, 99)
+
+    def client(self, tenant: str, client_id: str) -> dict[str, object]:
+        return {"client": client_id, "tenant": tenant, "shard": self._shard}
+
+    def session(self, tenant: str, client_id: str) -> dict[str, object]:
+        return {"session": client_id, "tenant": tenant, "shard": self._shard}
+
+
+@contextmanager
+def listing(runtime: Path, there: tuple[int, ...] = (0, 1)) -> Iterator[Path]:
+    """A node of two workers and four shards, of which these workers are there; yields its socket."""
+    tokens = runtime / "tokens"
+    tokens.write_text("secret\n")
+    with ExitStack() as stack:
+        for index in there:
+            shards: dict[int, SessionRows] = {shard: Two(shard) for shard in (index, index + 2)}
+            answers = of_sessions(ShardRows(shards), SessionsByHome(shards, Homes(4)))
+            stack.enter_context(worker(runtime, index, *served(Tokens(tokens), answers)))
+        yield stack.enter_context(node(runtime, 2, 4, tokens))
+
+
+def walked(path: Path, url: str) -> tuple[list[tuple[int, int]], list[int]]:
+    """All pages of a list: shard and number of each row, and the shards that did not answer."""
+    rows, unanswered, following = [], [], ""
+    while following is not None:
+        answer = ask(path, "GET", f"{url}{following and f'?from={following}'}", "Bearer secret")
+        assert answer.status == HTTPStatus.OK
+        page = answer.json()
+        rows += [(row["shard"], row["number"]) for row in page["rows"]]
+        unanswered += page["unanswered"]
+        following = page["next"]
+    return rows, unanswered
+
+
+@pytest.mark.parametrize("url", ["/v1/clients", "/v1/sessions"])
+def test_a_list_walks_through_all_shards_and_names_those_that_do_not_answer(runtime: Path, url: str) -> None:
+    with listing(runtime) as path:
+        assert walked(path, url) == ([(shard, number) for shard in range(4) for number in (0, 1)], [])
+    with listing(runtime, (1,)) as path:
+        assert walked(path, url) == ([(1, 0), (1, 1), (3, 0), (3, 1)], [0, 2])
+        for token, status in (("", 401), ("Bearer wrong", 401), ("Bearer secret", 200)):
+            assert (
+                ask(path, "GET", url, token).status == status
+            )  # whoever is asked, and whether or not it is there
+
+
+def test_one_is_asked_for_at_its_home_whatever_its_name(runtime: Path) -> None:
+    with listing(runtime) as path:
+        for name in [*NAMES, "behind", "%", "a?b&c"]:
+            encoded = quote(name, safe="")
+            home = Homes(4).of_client("t", name)
+            for what in ("client", "session"):
+                expected = {what: name, "tenant": "t", "shard": home}
+                urls = [f"/v1/{what}s?tenant=t&client={encoded}", f"/v1/{what}s/{encoded}?tenant=t"]
+                if (what, name) == ("client", "behind"):
+                    urls.pop()  # that is the list
+                for url in urls:
+                    answer = ask(path, "GET", url, "Bearer secret")
+                    assert (answer.status, answer.json()) == (200, expected), url
+
+
+def test_the_owner_of_the_home_that_is_away_is_503_for_one(runtime: Path) -> None:
+    name = next(name for name in NAMES if Homes(4).of_client("t", name) % 2 == 0)
+    with listing(runtime, (1,)) as path:
+        answer = ask(path, "GET", f"/v1/clients?tenant=t&client={quote(name, safe='')}", "Bearer secret")
+        assert (answer.status, answer.kind) == (HTTPStatus.SERVICE_UNAVAILABLE, "application/problem+json")

@@ -32,10 +32,10 @@ class Roster:
         self._places[session.place] = None
         self._free.append(session.place)
 
-    def walk(self) -> Iterator[Session | None]:
-        """Yield every session that is there when the walk begins and when it comes by; None for a place that is
-        free."""
-        at = 0
+    def walk(self, first: int = 0) -> Iterator[Session | None]:
+        """Yield every session, from the place `first` on, that is there when the walk begins and when it comes by; None
+        for a place that is free."""
+        at = first
         while at < len(self._places):
             yield self._places[at]
             at += 1
