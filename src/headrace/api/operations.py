@@ -137,21 +137,32 @@ BEHIND: Final = Resource(
 CLUSTERS: Final = Resource("GET", "/v1/clusters", READ, Pages(), (*_ANY, named("cluster"), *_PAGE))
 QUEUES: Final = Resource("GET", "/v1/queues", READ, Pages(), (*_ANY, *_PAGE))
 REMOVE_CLUSTER: Final = Resource(
-    "DELETE", "/v1/clusters", OPERATE, Holder(), (*_ONE, Parameter("cluster", _cluster, required=True))
+    "DELETE",
+    "/v1/clusters",
+    OPERATE,
+    Holder(),
+    (*_ONE, Parameter("cluster", _cluster, required=True)),
+    event="consumer cluster removed",
 )
-REMOVE_QUEUE: Final = Resource("DELETE", "/v1/queues", OPERATE, Holder(), (*_ONE, flag("force")))
+REMOVE_QUEUE: Final = Resource(
+    "DELETE", "/v1/queues", OPERATE, Holder(), (*_ONE, flag("force")), event="topic queue removed"
+)
 _LISTED: Final = (named("tenant"), named("pattern"))
 _SHORT_PAGE: Final = paging(100, LIMIT_MAX)
 _NAMED: Final = (_TENANT, Parameter("client", _client, required=True))
 _HOME: Final = AtHome(lambda homes, values: homes.of_client(values["tenant"], values["client"]))
 CLIENTS: Final = Resource("GET", "/v1/clients", READ, Pages(goes_on=True), (*_LISTED, *_SHORT_PAGE))
 CLIENT: Final = Resource("GET", "/v1/clients/{client:path}", READ, _HOME, _NAMED)
-KICK_CLIENT: Final = Resource("DELETE", "/v1/clients/{client:path}", OPERATE, _HOME, _NAMED)
+KICK_CLIENT: Final = Resource(
+    "DELETE", "/v1/clients/{client:path}", OPERATE, _HOME, _NAMED, event="client kicked"
+)
 SESSIONS: Final = Resource(
     "GET", "/v1/sessions", READ, Pages(goes_on=True), (*_LISTED, one_of("state", STATES), *_SHORT_PAGE)
 )
 SESSION: Final = Resource("GET", "/v1/sessions/{client:path}", READ, _HOME, _NAMED)
-DROP_SESSION: Final = Resource("DELETE", "/v1/sessions/{client:path}", OPERATE, _HOME, _NAMED)
+DROP_SESSION: Final = Resource(
+    "DELETE", "/v1/sessions/{client:path}", OPERATE, _HOME, _NAMED, event="session dropped"
+)
 RESOURCES: Final = (  # the path of one that is called `behind` is that of the list
     BEHIND,
     CLIENTS,

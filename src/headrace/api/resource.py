@@ -10,6 +10,8 @@ a query, or ends a part of the path at %2F. So what a `{NAME:path}` names may st
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -41,6 +43,8 @@ _REFUSALS: Final = {
     NotDurable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 _RAW: Final = ":path}"
+_FORWARDED: Final = re.compile(r'for="([0-9A-Za-z.:\[\]%]+)"')
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +164,9 @@ class Parts(Merge):
 
 @dataclass(frozen=True, eq=False)
 class Resource:
-    """One method of one path. `status` is that of an answer that says something. Not `is_strict`: a parameter that there
-    is none of counts for nothing."""
+    """One method of one path. `status` is that of an answer that says something; what was changed is told in the log as
+    `event`, with what is answered, whose token it was, and from where. Not `is_strict`: a parameter that there is none of
+    counts for nothing."""
 
     method: str
     path: str
@@ -171,6 +176,7 @@ class Resource:
     body: Any = None  # the type of what is to be in it
     status: HTTPStatus = HTTPStatus.OK
     is_strict: bool = True
+    event: str = ""
 
     @property
     def name(self) -> str:
@@ -273,6 +279,27 @@ async def _answer(resource: Resource, answer: Answer, request: Request, body: by
         content = await found if isawaitable(found) else found
     except tuple(_REFUSALS) as error:
         return problem(_REFUSALS[type(error)], str(error))
+    if resource.event and isinstance(content, dict):
+        by = {"role": request.state.grant.role, "token_line": request.state.grant.line, "by": _asker(request)}
+        _LOG.warning(resource.event, extra={"fields": content | by})
     if content is None:
         return Response(status_code=HTTPStatus.NO_CONTENT)
     return JSONResponse(content, resource.status)
+
+
+def forwarded(request: Request) -> str:
+    """Return a Forwarded header (RFC 7239) that tells a worker from where we are asked."""
+    return f'for="{_address(request)}"'
+
+
+def _address(request: Request) -> str:
+    client = request.client
+    host = "unknown" if client is None else f"[{client.host}]" if ":" in client.host else client.host
+    return host if client is None else f"{host}:{client.port}"
+
+
+def _asker(request: Request) -> str:
+    """Return from which address a request comes. One over a Unix socket has no address: it is the supervisor's, which
+    says; what others say of themselves counts for nothing."""
+    said = _FORWARDED.fullmatch(request.headers.get("forwarded", ""))
+    return said[1] if request.client is None and said is not None else _address(request)

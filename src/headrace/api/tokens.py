@@ -15,7 +15,7 @@ request, so a change holds at once.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from hmac import compare_digest
 from http import HTTPStatus
 from pathlib import Path
@@ -39,11 +39,12 @@ Answer = Callable[[Request, bytes], Response | Awaitable[Response]]
 @dataclass(frozen=True, slots=True)
 class Grant:
     """What a token may: its role, and what that is limited to. `tenant` "": all; no `consumers`: any, or with a tenant
-    none."""
+    none. `line`: of the file, the first one 1."""
 
     role: str
     tenant: str = ""
     consumers: tuple[str, ...] = ()
+    line: int = field(default=0, compare=False)
 
     @property
     def is_limited(self) -> bool:
@@ -66,13 +67,17 @@ class Tokens:
     def refusal(self, given: str, role: str) -> Response | None:
         """Return why whoever sent this Authorization header may not do what needs `role`, for all tenants; None if they
         may."""
+        found = self.unlimited(given, role)
+        return found if isinstance(found, Response) else None
+
+    def unlimited(self, given: str, role: str) -> Grant | Response:
+        """Return what the token in this Authorization header may, which is what needs `role`, for all tenants; or why
+        that is refused."""
         found = self.grant(given, role)
-        if isinstance(found, Response):
-            return found
-        if found.is_limited:
+        if isinstance(found, Grant) and found.is_limited:
             detail = "this token is for a tenant or a consumer of the journal, and for nothing else"
             return problem(HTTPStatus.FORBIDDEN, detail)
-        return None
+        return found
 
     def grant(self, given: str, role: str) -> Grant | Response:
         """Return what the token in this Authorization header may, which is at least `role`; or why that is refused."""
@@ -101,11 +106,11 @@ def _grants(lines: list[str], given: str) -> list[Grant]:
     """Return what the lines with the token in this header grant. Every line is looked at, so that the time tells
     nothing."""
     found = []
-    for line in lines:
+    for number, line in enumerate(lines, 1):
         *words, token = line.split() or [""]
         grant = _grant(words) if _is_token(token) and not _is_comment(line) else None
         if compare_digest(given.encode(), f"Bearer {token}".encode()) and grant is not None:
-            found.append(grant)
+            found.append(replace(grant, line=number))
     return found
 
 
@@ -148,12 +153,16 @@ def _grant(words: list[str]) -> Grant | None:
 
 
 def guarded(tokens: Tokens, role: str, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
-    """Return an endpoint for whoever has a token of that role without limits, which is asked before a body is read."""
+    """Return an endpoint for whoever has a token of that role without limits, which is asked before a body is read; the
+    answer finds it in `state.grant` of the request."""
 
     async def endpoint(request: Request) -> Response:
         given = request.headers.get("authorization", "")
-        refusal = await run_in_threadpool(tokens.refusal, given, role)
-        return await answered(request, answer) if refusal is None else refusal
+        found = await run_in_threadpool(tokens.unlimited, given, role)
+        if isinstance(found, Response):
+            return found
+        request.state.grant = found
+        return await answered(request, answer)
 
     return endpoint
 

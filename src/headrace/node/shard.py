@@ -11,6 +11,7 @@ import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from secrets import randbelow
 from typing import Any, cast
 
 from headrace.core.records.message_id import JournalName, Origin

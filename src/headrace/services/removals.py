@@ -8,7 +8,6 @@ home where its client id says.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
@@ -19,7 +18,6 @@ from headrace.core.outbound.removing import Removal, unfinished
 from headrace.errors import InUse, NotThere
 from headrace.mqtt import reason_codes as rc
 
-_LOG: Final = logging.getLogger(__name__)
 PATIENCE_S: Final = 5.0  # with a journal: less than a supervisor's with a worker
 _STEP_S: Final = 0.002
 KICKED: Final = "kicked"  # why the connection ended, in its record and in the log
@@ -122,19 +120,14 @@ def _told(removal: Removal) -> dict[str, object]:
         0 if cluster is not None else removal.queue.count,
         removal.unfinished,
     )
-    fields = asdict(found)
-    what = "topic queue removed" if cluster is None else "consumer cluster removed"
-    _LOG.warning(what, extra={"fields": fields})
-    return fields
+    return asdict(found)
 
 
 def _dropped(tenant: str, client_id: str, drop: SessionDrop) -> dict[str, object]:
     """Return what was dropped."""
-    fields: dict[str, object] = {
+    return {
         "tenant": tenant,
         "client_id": client_id,
         "connected": drop.was_connected,
         "messages": drop.messages,
     }
-    _LOG.warning("session dropped", extra={"fields": fields})
-    return fields

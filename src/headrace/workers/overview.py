@@ -39,6 +39,7 @@ from headrace.api.resource import (
     Parts,
     Ranking,
     Resource,
+    forwarded,
     routes,
 )
 from headrace.api.tokens import Tokens, answered
@@ -93,12 +94,20 @@ class _UnixConnection(HTTPConnection):
 
 
 def ask(
-    path: Path, method: str, url: str, token: str = "", body: bytes = b"", patience_s: float = PATIENCE_S
+    path: Path,
+    method: str,
+    url: str,
+    token: str = "",
+    body: bytes = b"",
+    patience_s: float = PATIENCE_S,
+    asker: str = "",
 ) -> Answer:
-    """Ask a worker. Runs on a thread. One that does not answer is an answer too, 503."""
+    """Ask a worker, on behalf of who asks from the address `asker`. Runs on a thread. One that does not answer is an
+    answer too, 503."""
     connection = _UnixConnection(path, patience_s)
     try:
-        connection.request(method, url, body or None, {"Authorization": token} if token else {})
+        headers = {"Authorization": token, "Forwarded": asker}
+        connection.request(method, url, body or None, {name: text for name, text in headers.items() if text})
         found = connection.getresponse()
         return Answer(found.status, found.read(), found.getheader("Content-Type", ""))
     except (OSError, HTTPException) as error:
@@ -182,11 +191,10 @@ class Overview:
     ) -> list[Answer]:
         """Ask each worker at its URL, on behalf of who asks us; one with None is not asked. Returns the answers of those
         that were."""
-        token = request.headers.get("authorization", "")
 
         def asked() -> list[Answer]:
             wanted = [(path, url) for path, url in zip(self._paths, urls, strict=True) if url is not None]
-            return list(self._threads.map(lambda one: ask(one[0], method, one[1], token, body), wanted))
+            return list(self._threads.map(lambda one: _ask(request, one[0], method, one[1], body), wanted))
 
         return await run_in_threadpool(asked)
 
@@ -196,9 +204,8 @@ class Overview:
 
     async def _of_shard(self, request: Request, resource: Resource, shard: int) -> Answer:
         """Return what the owner of a shard answers, whom the token of the request is shown."""
-        token = request.headers.get("authorization", "")
         path = self._paths[self._table.of(shard)]
-        return await run_in_threadpool(ask, path, resource.method, _url(request), token)
+        return await run_in_threadpool(_ask, request, path, resource.method, _url(request))
 
     # How the answers become one: `api.resource` says what each of these is
 
@@ -276,6 +283,11 @@ class Overview:
 
 
 _PART: Final = re.compile(r"[0-9a-f]+")  # what a worker calls its part of something
+
+
+def _ask(request: Request, path: Path, method: str, url: str, body: bytes = b"") -> Answer:
+    """Ask a worker on behalf of who asks us, with the token of the request."""
+    return ask(path, method, url, request.headers.get("authorization", ""), body, asker=forwarded(request))
 
 
 def _refusal(found: Sequence[Answer]) -> Answer | None:

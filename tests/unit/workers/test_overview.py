@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import socket
 import tempfile
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
+from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from headrace.api.apart import ServedApart
-from headrace.api.app import application, bind_unix
+from headrace.api.app import application, bind, bind_unix
 from headrace.api.operations import DROP_SESSION, of_removals, of_sessions
 from headrace.api.resource import served
 from headrace.api.tokens import Tokens
@@ -217,6 +219,31 @@ def test_the_owner_of_its_home_drops_a_session_whatever_its_name(runtime: Path) 
     assert {index for index, _, _ in asked} == {0, 1}
 
 
+def test_a_change_is_told_with_whose_token_it_was_and_from_where(
+    runtime: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Over TCP the supervisor tells the worker; nobody else's word counts."""
+    (runtime / "tokens").write_text("read other\n\noperate secret\n")
+    asked: list[tuple[int, str, str]] = []
+    with ExitStack() as stack, caplog.at_level(logging.WARNING, "headrace"):
+        answers = {DROP_SESSION: of_removals(Dropped(0, asked))[DROP_SESSION]}
+        routes = served(Tokens(runtime / "tokens"), answers)
+        stack.enter_context(worker(runtime, 0, *routes))
+        app = Overview(runtime, [Member(0, never)], 1).site([], None, str)  # type: ignore[arg-type]
+        bound = bind("http://127.0.0.1:0", "127.0.0.1", 0)
+        stack.enter_context(ServedApart(app, bound, "http://127.0.0.1", told))
+        connection = HTTPConnection("127.0.0.1", bound.getsockname()[1], timeout=PATIENCE_S)
+        stack.callback(connection.close)
+        headers = {"Authorization": "Bearer secret", "Forwarded": 'for="192.0.2.1:1"'}
+        connection.request("DELETE", "/v1/sessions/c?tenant=t", headers=headers)
+        host, port = connection.sock.getsockname()
+        assert connection.getresponse().status == HTTPStatus.OK
+        assert ask(socket_of(runtime, 0), "DELETE", "/v1/sessions/%24x", "Bearer secret").status == 409
+    [line] = [record for record in caplog.records if record.message == "session dropped"]
+    expected = {"tenant": "t", "client_id": "c", "role": "operate", "token_line": 3, "by": f"{host}:{port}"}
+    assert vars(line)["fields"] == expected
+
+
 @pytest.mark.parametrize(
     ("url", "named"),
     [
@@ -278,7 +305,8 @@ def listing(runtime: Path, there: tuple[int, ...] = (0, 1)) -> Iterator[Path]:
 
 def walked(path: Path, url: str) -> tuple[list[tuple[int, int]], list[int]]:
     """All pages of a list: shard and number of each row, and the shards that did not answer."""
-    rows, unanswered, following = [], [], ""
+    rows, unanswered = [], []
+    following: str | None = ""
     while following is not None:
         answer = ask(path, "GET", f"{url}{following and f'?from={following}'}", "Bearer secret")
         assert answer.status == HTTPStatus.OK
