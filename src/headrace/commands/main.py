@@ -16,7 +16,7 @@ import structlog
 
 from headrace.commands.consumer import consumer
 from headrace.commands.mosquitto import from_mosquitto
-from headrace.commands.session import drop_command
+from headrace.commands.session import drop_command, list_command, show_command
 from headrace.commands.storage import (
     accept_command,
     backup_command,
@@ -28,7 +28,6 @@ from headrace.commands.storage import (
     restore_command,
 )
 from headrace.config import Config, PipelineConfig, examine, load, show, without_secrets
-from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.errors import ConfigError, HeadraceError
 from headrace.journal.errors import JournalError
 
@@ -38,6 +37,7 @@ class LazyGroup(click.Group):
 
     lazy: ClassVar[dict[str, tuple[str, str]]] = {
         "pipeline": ("headrace.commands.pipeline", "pipeline"),
+        "client": ("headrace.commands.client", "client"),
         "frame": ("headrace.commands.frame", "frame"),
         "bench": ("headrace.clients.bench", "bench"),
         "pub": ("headrace.clients.cli", "pub"),
@@ -421,47 +421,12 @@ cli.add_command(reshard_command)
 
 @cli.group()
 def session() -> None:
-    """Look at sessions, whether or not a broker is running: folds the journal up to its high watermark. Drop one."""
+    """Look at sessions, whether or not a broker is running: folds the journal up to its high watermark, or asks a broker
+    with --admin. Drop one."""
 
 
-@session.command("list")
-@data_dir_options
-@click.option("--json", "as_json", is_flag=True)
-@ends_with_its_reader
-def session_list(data_dir: Path, as_json: bool) -> None:
-    """Print one line a session."""
-    from headrace.services.sessions import summary
-    from headrace.storage.embedded.recovery import folded
-
-    line = "{tenant}/{client_id}\t{type}\t{state}\tinflight={inflight}\tbacklog={backlog}"
-    shards = journals_of(data_dir)
-    for shard, (_, directory) in enumerate(shards):
-        for found in folded(directory, shard, len(shards)).by_incarnation.values():
-            if not found.stands_in:
-                row = summary(found)
-                click.echo(json.dumps(row) if as_json else line.format(**row))
-
-
-@session.command("show")
-@data_dir_options
-@click.option("--tenant", default=DEFAULT_TENANT, show_default=True)
-@click.argument("client_id")
-@ends_with_its_reader
-def session_show(data_dir: Path, tenant: str, client_id: str) -> None:
-    """Print everything about one session, as JSON. Exit 1 if there is none."""
-    from headrace.core.homes import Homes
-    from headrace.services.sessions import details
-    from headrace.storage.embedded.recovery import folded
-
-    shards = journals_of(data_dir)
-    shard = Homes(len(shards)).of_client(tenant, client_id)
-    found = folded(shards[shard][1], shard, len(shards)).tenant(tenant).sessions.get(client_id)
-    if found is None:
-        raise click.ClickException(f"tenant {tenant} has no session {client_id!r}")
-    about = {"shard": shard} if len(shards) > 1 else {}
-    click.echo(json.dumps(about | details(found), indent=2))
-
-
+session.add_command(list_command)
+session.add_command(show_command)
 session.add_command(drop_command)
 
 

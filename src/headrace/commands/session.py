@@ -1,17 +1,25 @@
-"""`headrace session drop`: the end of a session, of a running broker or in the data directory of a stopped one."""
+"""`headrace session list`, `show` and `drop`: sessions of a running broker, or in a data directory."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.commands.client import tell_unanswered
 from headrace.commands.frame import exact_name
-from headrace.commands.storage import configured_data_dir_options, ended_by_signals, journals_of
+from headrace.commands.storage import (
+    configured_data_dir_options,
+    data_dir_options,
+    ended_by_signals,
+    ends_with_its_reader,
+    journals_of,
+)
 from headrace.commands.watch import client_for, or_of_a_broker
 from headrace.config import load
 from headrace.core.ports.identity import DEFAULT_TENANT
@@ -31,6 +39,85 @@ def _client_id(context: click.Context, parameter: click.Parameter, value: str) -
     except BrokersOwn as error:
         raise click.BadParameter(str(error)) from None
     return value
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True)
+@or_of_a_broker
+@data_dir_options
+@ends_with_its_reader
+def list_command(
+    as_json: bool, admin: str | None, token_file: Path | None, ca_file: Path | None, data_dir: Path
+) -> None:
+    """Print one line a session. Exit status 1 if a shard of a broker that is asked did not answer."""
+    from headrace.console.clusters import rows
+    from headrace.services.audit import clean
+
+    line = "{tenant}/{client_id}\t{type}\t{state}\tinflight={inflight}\tbacklog={backlog}"
+    unanswered: list[int] = []
+    if admin is None:
+        found = _in_directory(data_dir)
+    else:
+        found = rows(client_for(admin, None, token_file, ca_file), {}, "sessions", unanswered)
+    for row in found:
+        shown = row if admin is None else row | {"client_id": clean(row["client_id"])}
+        click.echo(json.dumps(row) if as_json else line.format(**shown))
+    tell_unanswered(unanswered)
+
+
+def _in_directory(data_dir: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of all sessions in a directory."""
+    from headrace.services.sessions import summary
+    from headrace.storage.embedded.recovery import folded
+
+    shards = journals_of(data_dir)
+    for shard, (_, directory) in enumerate(shards):
+        for found in folded(directory, shard, len(shards)).by_incarnation.values():
+            if not found.stands_in:
+                yield {**summary(found)}
+
+
+@click.command("show")
+@click.option("--tenant", default=DEFAULT_TENANT, show_default=True)
+@click.argument("client_id")
+@or_of_a_broker
+@data_dir_options
+@ends_with_its_reader
+def show_command(
+    tenant: str,
+    client_id: str,
+    admin: str | None,
+    token_file: Path | None,
+    ca_file: Path | None,
+    data_dir: Path,
+) -> None:
+    """Print everything about one session, as JSON. Exit 1 if there is none."""
+    from headrace.console.sessions import named
+    from headrace.services.audit import clean
+
+    if admin is None:
+        shown = _shown_here(data_dir, tenant, client_id)
+    else:
+        try:
+            shown = named(client_for(admin, None, token_file, ca_file), "GET", "sessions", tenant, client_id)
+        except NotThere as error:
+            raise click.ClickException(clean(str(error))) from None
+    click.echo(json.dumps(shown, indent=2))
+
+
+def _shown_here(data_dir: Path, tenant: str, client_id: str) -> dict[str, Any]:
+    """Return everything about a session in a directory. Raises ClickException if there is none."""
+    from headrace.core.homes import Homes
+    from headrace.services.sessions import details
+    from headrace.storage.embedded.recovery import folded
+
+    shards = journals_of(data_dir)
+    shard = Homes(len(shards)).of_client(tenant, client_id)
+    found = folded(shards[shard][1], shard, len(shards)).tenant(tenant).sessions.get(client_id)
+    if found is None:
+        raise click.ClickException(f"tenant {tenant} has no session {client_id!r}")
+    about: dict[str, Any] = {"shard": shard} if len(shards) > 1 else {}
+    return {**about, **details(found)}
 
 
 @click.command("drop")

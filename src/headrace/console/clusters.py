@@ -17,15 +17,20 @@ HEADER = _LINE.format(
 
 
 def rows(
-    admin: AdminClient, wanted: Mapping[str, str | None], what: str = "clusters"
+    admin: AdminClient,
+    wanted: Mapping[str, str | None],
+    what: str = "clusters",
+    unanswered: list[int] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of `GET /v1/clusters`, or of `/v1/queues`, for these parameters, all pages. Raises Unreachable,
-    Refused."""
+    """Yield the rows of `GET /v1/clusters`, or of another list, for these parameters, all pages. Into `unanswered` go the
+    shards that a list without them names. Raises Unreachable, Refused."""
     asked = {name: value for name, value in wanted.items() if value is not None}
     following: str | None = ""
     while following is not None:
         page = admin.get(f"/v1/{what}?{urlencode(asked | ({'from': following} if following else {}))}")
         yield from page["rows"]
+        if unanswered is not None:
+            unanswered += page["unanswered"]
         following = page["next"]
 
 

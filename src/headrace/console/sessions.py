@@ -11,11 +11,16 @@ from headrace.errors import BrokersOwn, NotThere
 
 
 def dropped_there(admin: AdminClient, tenant: str, client_id: str) -> dict[str, Any]:
-    """Have a broker drop a session, and return what that was. The client id is in the query, where nothing on the way
-    makes another one of it. Raises NotThere, BrokersOwn, Unreachable, Refused."""
-    named = urlencode({"tenant": tenant, "client": client_id}, quote_via=quote, safe="")
+    """Have a broker drop a session, and return what that was. Raises NotThere, BrokersOwn, Unreachable, Refused."""
+    return named(admin, "DELETE", "sessions", tenant, client_id)
+
+
+def named(admin: AdminClient, method: str, what: str, tenant: str, client_id: str) -> dict[str, Any]:
+    """Return what a broker answers about one of `what`, "sessions" or "clients". The client id is in the query, where
+    nothing on the way makes another one of it. Raises NotThere, BrokersOwn, Unreachable, Refused."""
+    asked = urlencode({"tenant": tenant, "client": client_id}, quote_via=quote, safe="")
     try:
-        found = admin.ask("DELETE", f"/v1/sessions?{named}")
+        found = admin.ask(method, f"/v1/{what}?{asked}")
     except Refused as error:
         if error.status == HTTPStatus.NOT_FOUND:
             raise NotThere(error.detail) from None

@@ -1,0 +1,123 @@
+"""`headrace client`: who is connected to a running broker, one of them, and the end of a connection."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from headrace.commands.frame import exact_name
+from headrace.commands.storage import ends_with_its_reader
+from headrace.commands.watch import client_for, of_a_broker
+from headrace.core.ports.identity import DEFAULT_TENANT
+from headrace.errors import BrokersOwn, NotThere
+
+_CLIENT_ID = click.argument("client_id", callback=exact_name)
+_OF_TENANT = click.option(
+    "--tenant", default=DEFAULT_TENANT, show_default=True, callback=exact_name, help="whose it is"
+)
+
+
+@click.group()
+def client() -> None:
+    """Clients that are connected to a running broker."""
+
+
+@client.command("list")
+@click.option("--tenant", callback=exact_name, help="one tenant's")
+@click.option(
+    "--pattern", callback=exact_name, help='client ids that this shell pattern matches ("sensor-*")'
+)
+@click.option("--json", "as_json", is_flag=True, help="a JSON object a line")
+@of_a_broker
+@ends_with_its_reader
+def list_clients(
+    tenant: str | None,
+    pattern: str | None,
+    as_json: bool,
+    admin: str | None,
+    config_file: Path | None,
+    token_file: Path | None,
+    ca_file: Path | None,
+) -> None:
+    """Print a line for each client that is connected. Needs a token with the role `read`.
+
+    Exit status 1 if a shard did not answer: it is named, and the others are listed.
+    """
+    from headrace.console.clients import HEADER, line
+    from headrace.console.clusters import rows
+
+    unanswered: list[int] = []
+    asked = {"tenant": tenant, "pattern": pattern}
+    if not as_json:
+        click.echo(HEADER)
+    for row in rows(client_for(admin, config_file, token_file, ca_file), asked, "clients", unanswered):
+        click.echo(json.dumps(row) if as_json else line(row))
+    tell_unanswered(unanswered)
+
+
+def tell_unanswered(shards: list[int]) -> None:
+    """Say which shards are not in a list, and end with exit status 1 if there are such."""
+    for shard in shards:
+        click.echo(f"shard {shard} did not answer: what it has is not listed", err=True)
+    if shards:
+        sys.exit(1)
+
+
+@client.command("show")
+@_CLIENT_ID
+@_OF_TENANT
+@of_a_broker
+def show_client(
+    client_id: str,
+    tenant: str,
+    admin: str | None,
+    config_file: Path | None,
+    token_file: Path | None,
+    ca_file: Path | None,
+) -> None:
+    """Print everything about one client that is connected, as JSON. Exit status 1 if it is not."""
+    _say("GET", client_id, tenant, admin, config_file, token_file, ca_file)
+
+
+@client.command("kick")
+@_CLIENT_ID
+@_OF_TENANT
+@of_a_broker
+def kick_client(
+    client_id: str,
+    tenant: str,
+    admin: str | None,
+    config_file: Path | None,
+    token_file: Path | None,
+    ca_file: Path | None,
+) -> None:
+    """End the connection of CLIENT_ID, and print that as JSON. Exit status 1 if it is not connected.
+
+    It is told 0x98 (Administrative action) where its version has a word for it; its session is kept, its will published,
+    and it may come back. Needs a token with the role `operate`.
+    """
+    _say("DELETE", client_id, tenant, admin, config_file, token_file, ca_file)
+
+
+def _say(
+    method: str,
+    client_id: str,
+    tenant: str,
+    admin: str | None,
+    config_file: Path | None,
+    token_file: Path | None,
+    ca_file: Path | None,
+) -> None:
+    from headrace.console.sessions import named
+    from headrace.services.audit import clean
+
+    try:
+        found = named(
+            client_for(admin, config_file, token_file, ca_file), method, "clients", tenant, client_id
+        )
+    except (NotThere, BrokersOwn) as error:
+        raise click.ClickException(clean(str(error))) from None
+    click.echo(json.dumps(found, indent=2))
