@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 from itertools import chain
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -57,16 +57,17 @@ from headrace.core.inbound.consuming import CLUSTER_BYTES_MAX
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.errors import NotThere
 from headrace.mqtt.topics import filter_error, valid_topic
-from headrace.services.cluster_rows import Wanted
+from headrace.services.cluster_rows import ClusterRow, QueueRow, Wanted
 from headrace.services.laggards import LIMIT_MAX as LAGGARDS_MAX
-from headrace.services.laggards import Laggards
+from headrace.services.laggards import Laggard, Laggards
 from headrace.services.paging import LIMIT_MAX, ShardRows
-from headrace.services.removals import Removals
-from headrace.services.session_rows import Chosen, SessionsByHome
+from headrace.services.removals import Removals, Removed
+from headrace.services.session_rows import Chosen, Client, SessionDetails, SessionRow, SessionsByHome
 from headrace.services.sessions import STATES
 from headrace.services.tracing import Trace, Tracing
 
 Answers = dict[Resource, Answer]
+T = TypeVar("T")
 W = TypeVar("W")
 
 
@@ -76,6 +77,56 @@ class TraceRequest(msgspec.Struct, frozen=True):
     kind: str
     pattern: str
     seconds: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+
+
+class TraceBegun(msgspec.Struct):
+    """The answer to that: how the trace is called."""
+
+    id: str
+
+
+class Taken(msgspec.Struct):
+    """What came of a trace since the last time."""
+
+    rows: list[dict[str, Any]]
+    left_out: int
+    over: bool
+
+
+class Behind(msgspec.Struct):
+    """The clients that are behind."""
+
+    clients: list[Laggard]
+
+
+class Page(msgspec.Struct, Generic[T]):
+    """A page of a list; `next` is where the next one begins."""
+
+    rows: list[T]
+    next: str | None
+
+
+class Listing(Page[T], Generic[T]):
+    """A page that names its shard in `unanswered` if that does not answer."""
+
+    unanswered: list[int]
+
+
+class Kicked(msgspec.Struct):
+    """The end of a connection."""
+
+    tenant: str
+    client_id: str
+    session_kept: bool
+
+
+class Dropped(msgspec.Struct):
+    """The end of a session."""
+
+    tenant: str
+    client_id: str
+    connected: bool
+    messages: int
 
 
 def _filter(text: str) -> str:
@@ -119,12 +170,21 @@ BEGIN_TRACE: Final = Resource(
     body=TraceRequest,
     status=HTTPStatus.CREATED,
     is_strict=False,
+    summary="Begin a trace",
+    answer=TraceBegun,
 )
 TAKE_TRACE: Final = Resource(
-    "GET", "/v1/traces/{id}", OPERATE, Parts(_OVER, _ROWS), (_TRACE,), is_strict=False
+    "GET",
+    "/v1/traces/{id}",
+    OPERATE,
+    Parts(_OVER, _ROWS),
+    (_TRACE,),
+    is_strict=False,
+    summary="Give what came since the last time",
+    answer=Taken,
 )
 END_TRACE: Final = Resource(
-    "DELETE", "/v1/traces/{id}", OPERATE, Parts(_OVER, {}), (_TRACE,), is_strict=False
+    "DELETE", "/v1/traces/{id}", OPERATE, Parts(_OVER, {}), (_TRACE,), is_strict=False, summary="End a trace"
 )
 BEHIND: Final = Resource(
     "GET",
@@ -133,9 +193,21 @@ BEHIND: Final = Resource(
     Ranking("clients", ("slow", "bytes", "messages")),
     (limit(20, LAGGARDS_MAX),),
     is_strict=False,
+    summary="List the clients that are slow or behind",
+    answer=Behind,
 )
-CLUSTERS: Final = Resource("GET", "/v1/clusters", READ, Pages(), (*_ANY, named("cluster"), *_PAGE))
-QUEUES: Final = Resource("GET", "/v1/queues", READ, Pages(), (*_ANY, *_PAGE))
+CLUSTERS: Final = Resource(
+    "GET",
+    "/v1/clusters",
+    READ,
+    Pages(),
+    (*_ANY, named("cluster"), *_PAGE),
+    summary="List topic queues and their consumer clusters",
+    answer=Page[ClusterRow],
+)
+QUEUES: Final = Resource(
+    "GET", "/v1/queues", READ, Pages(), (*_ANY, *_PAGE), summary="List topic queues", answer=Page[QueueRow]
+)
 REMOVE_CLUSTER: Final = Resource(
     "DELETE",
     "/v1/clusters",
@@ -143,25 +215,72 @@ REMOVE_CLUSTER: Final = Resource(
     Holder(),
     (*_ONE, Parameter("cluster", _cluster, required=True)),
     event="consumer cluster removed",
+    summary="Remove a consumer cluster",
+    answer=Removed,
 )
 REMOVE_QUEUE: Final = Resource(
-    "DELETE", "/v1/queues", OPERATE, Holder(), (*_ONE, flag("force")), event="topic queue removed"
+    "DELETE",
+    "/v1/queues",
+    OPERATE,
+    Holder(),
+    (*_ONE, flag("force")),
+    event="topic queue removed",
+    summary="Remove a topic queue",
+    answer=Removed,
 )
 _LISTED: Final = (named("tenant"), named("pattern"))
 _SHORT_PAGE: Final = paging(100, LIMIT_MAX)
 _NAMED: Final = (_TENANT, Parameter("client", _client, required=True))
 _HOME: Final = AtHome(lambda homes, values: homes.of_client(values["tenant"], values["client"]))
-CLIENTS: Final = Resource("GET", "/v1/clients", READ, Pages(goes_on=True), (*_LISTED, *_SHORT_PAGE))
-CLIENT: Final = Resource("GET", "/v1/clients/{client:path}", READ, _HOME, _NAMED)
+CLIENTS: Final = Resource(
+    "GET",
+    "/v1/clients",
+    READ,
+    Pages(goes_on=True),
+    (*_LISTED, *_SHORT_PAGE),
+    summary="List who is connected",
+    answer=Listing[Client],
+)
+CLIENT: Final = Resource(
+    "GET",
+    "/v1/clients/{client:path}",
+    READ,
+    _HOME,
+    _NAMED,
+    summary="Show a client that is connected",
+    answer=Client,
+)
 KICK_CLIENT: Final = Resource(
-    "DELETE", "/v1/clients/{client:path}", OPERATE, _HOME, _NAMED, event="client kicked"
+    "DELETE",
+    "/v1/clients/{client:path}",
+    OPERATE,
+    _HOME,
+    _NAMED,
+    event="client kicked",
+    summary="End a connection",
+    answer=Kicked,
 )
 SESSIONS: Final = Resource(
-    "GET", "/v1/sessions", READ, Pages(goes_on=True), (*_LISTED, one_of("state", STATES), *_SHORT_PAGE)
+    "GET",
+    "/v1/sessions",
+    READ,
+    Pages(goes_on=True),
+    (*_LISTED, one_of("state", STATES), *_SHORT_PAGE),
+    summary="List sessions",
+    answer=Listing[SessionRow],
 )
-SESSION: Final = Resource("GET", "/v1/sessions/{client:path}", READ, _HOME, _NAMED)
+SESSION: Final = Resource(
+    "GET", "/v1/sessions/{client:path}", READ, _HOME, _NAMED, summary="Show a session", answer=SessionDetails
+)
 DROP_SESSION: Final = Resource(
-    "DELETE", "/v1/sessions/{client:path}", OPERATE, _HOME, _NAMED, event="session dropped"
+    "DELETE",
+    "/v1/sessions/{client:path}",
+    OPERATE,
+    _HOME,
+    _NAMED,
+    event="session dropped",
+    summary="Drop a session",
+    answer=Dropped,
 )
 RESOURCES: Final = (  # the path of one that is called `behind` is that of the list
     BEHIND,

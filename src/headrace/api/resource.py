@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from inspect import isawaitable
 from typing import Any, Final
@@ -50,12 +50,13 @@ _LOG: Final = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """A parameter of the query or of the path. `read` makes a value of its text; it raises ValueError. `otherwise`: the
-    value where it is not given; one that is `required` is read as an empty text then."""
+    value where it is not given; one that is `required` is read as an empty text then. `schema`: its JSON Schema."""
 
     name: str
     read: Callable[[str], object]
     otherwise: object = None
     required: bool = False
+    schema: Mapping[str, object] = field(default_factory=lambda: {"type": "string"})
 
     def value(self, text: str | None) -> object:
         """Return the value of a text, None if there is none. Raises ValueError, with the name of the parameter."""
@@ -86,7 +87,7 @@ def flag(name: str) -> Parameter:
             raise ValueError(f"{text} is neither true nor false")
         return text == "true"
 
-    return Parameter(name, read, False)
+    return Parameter(name, read, False, schema={"type": "boolean", "default": False})
 
 
 def one_of(name: str, choices: Sequence[str]) -> Parameter:
@@ -97,7 +98,7 @@ def one_of(name: str, choices: Sequence[str]) -> Parameter:
             raise ValueError(f"{text} is none of {', '.join(choices)}")
         return text
 
-    return Parameter(name, read, "")
+    return Parameter(name, read, "", schema={"type": "string", "enum": list(choices)})
 
 
 def paging(usual: int, most: int) -> tuple[Parameter, Parameter]:
@@ -113,7 +114,8 @@ def limit(usual: int, most: int) -> Parameter:
             raise ValueError(f"{text} is not a number from 1 to {most}")
         return int(text)
 
-    return Parameter("limit", read, usual)
+    schema = {"type": "integer", "minimum": 1, "maximum": most, "default": usual}
+    return Parameter("limit", read, usual, schema=schema)
 
 
 class Merge:
@@ -166,7 +168,7 @@ class Parts(Merge):
 class Resource:
     """One method of one path. `status` is that of an answer that says something; what was changed is told in the log as
     `event`, with what is answered, whose token it was, and from where. Not `is_strict`: a parameter that there is none of
-    counts for nothing."""
+    counts for nothing. `summary` and `answer`, the type of what is answered, are for its description (`openapi`)."""
 
     method: str
     path: str
@@ -177,6 +179,8 @@ class Resource:
     status: HTTPStatus = HTTPStatus.OK
     is_strict: bool = True
     event: str = ""
+    summary: str = ""
+    answer: Any = None
 
     @property
     def name(self) -> str:

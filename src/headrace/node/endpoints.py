@@ -14,7 +14,8 @@ from starlette.routing import BaseRoute
 from headrace import __version__
 from headrace.api.app import application
 from headrace.api.journal import JournalRoutes
-from headrace.api.operations import of_laggards, of_queues, of_removals, of_sessions, of_traces
+from headrace.api.openapi import description
+from headrace.api.operations import RESOURCES, of_laggards, of_queues, of_removals, of_sessions, of_traces
 from headrace.api.resource import served
 from headrace.api.tokens import Tokens
 from headrace.build import build
@@ -129,6 +130,7 @@ def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[
     routes: list[BaseRoute] = [
         JournalRoutes(parts.directories, tokens).mount(),
         *served(Tokens(tokens), answers),
+        description(RESOURCES),
     ]
     return application(not_ready, collectors, routes, (refresh,))
 

@@ -27,6 +27,7 @@ from starlette.responses import JSONResponse, Response
 
 from headrace.api.app import application
 from headrace.api.journal import JournalRoutes
+from headrace.api.openapi import description
 from headrace.api.operations import RESOURCES
 from headrace.api.problem import problem
 from headrace.api.resource import (
@@ -165,9 +166,8 @@ class Overview:
         metrics.register(MemberCollector(self._members))
         self._tokens = Tokens(tokens)
         journals = JournalRoutes(directories, tokens).mount()
-        return application(
-            not_ready, metrics, [journals, *routes(RESOURCES, self._endpoint)], (self._refresh,)
-        )
+        found = [journals, *routes(RESOURCES, self._endpoint), description(RESOURCES)]
+        return application(not_ready, metrics, found, (self._refresh,))
 
     def _endpoint(self, resource: Resource) -> Endpoint:
         """Return what asks the workers for a resource; a body is read up to a limit. Who may ask is for them to say."""
