@@ -41,7 +41,7 @@ NO_EXPIRY: Final = -1
 class Will:
     """The Will of a CONNECT. `properties` are the forwardable ones as wire bytes, delay and expiry taken out.
 
-    `user` is not on the wire: whom the broker knows the client as.
+    `user` is not on the wire: whom the broker knows the client as. `version`: that of its CONNECT.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class Will:
         self.delay_s = delay_s
         self.message_expiry_s = message_expiry_s
         self.user: str | None = None
+        self.version = 5
 
 
 class Connect:

@@ -158,7 +158,7 @@ class Wills(RetainedListener):
             session.tenant.count_drop(DROP_RETAINED_LIMIT, 1)
         return session.message(
             self._clock.now_us,
-            message_flags(will.qos, retain, False, 5) | FLAG_WILL,
+            message_flags(will.qos, retain, False, will.version) | FLAG_WILL,
             0,
             topic,
             will.properties,

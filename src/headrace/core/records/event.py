@@ -158,7 +158,10 @@ class ClientConnected(SessionEvent):
 
     @property
     def will(self) -> Will | None:
-        return will_from(self.fields.get("w"))
+        will = will_from(self.fields.get("w"))
+        if will is not None:
+            will.version = self.version or 5
+        return will
 
     @property
     def sent_limit(self) -> int:

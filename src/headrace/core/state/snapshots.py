@@ -93,8 +93,11 @@ def entry_of_session(session: Session, position: int) -> bytes:
         queued,
     ]
     bound = [] if queue is None or queue.bound is None else queue.bound.rows()
-    if session.owner is not None or bound:
+    before_5 = session.will is not None and session.will.version != 5
+    if session.owner is not None or bound or before_5:
         fields += [session.owner, bound]
+    if session.will is not None and before_5:
+        fields.append(session.will.version)
     return _encoder.encode(fields)
 
 
@@ -325,6 +328,8 @@ def _restore_session(fold: Fold, value: list[object]) -> None:
     if incoming:
         session.incoming = {pair[0]: pair[1] for pair in incoming}
     session.will = will_from(value[11])
+    if session.will is not None and len(value) > 17:
+        session.will.version = cast(int, value[17])
     for reason, count in cast(list[list[int]], value[13]):
         session.count_drop(reason, count)
     if len(value) > 15:

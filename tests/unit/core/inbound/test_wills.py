@@ -11,8 +11,8 @@ from harness import Client, Harness
 from headrace.core.ports.access import Access, SignIn
 from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import Link
-from headrace.core.records.message import Message
-from headrace.core.records.record import DROP_NOT_ACCEPTED
+from headrace.core.records.message import Message, decode_batch
+from headrace.core.records.record import DROP_NOT_ACCEPTED, FLAG_V5, FLAG_WILL
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Will
 
@@ -118,6 +118,28 @@ def test_whose_a_will_is_outlives_the_broker(harness: Harness, rules: Rules, use
     crash(harness, rules)
     harness.advance(7)
     assert drops(harness) == 0  # it is not tried again
+
+
+@pytest.mark.parametrize("life", ["one", "by its event", "by a snapshot"])
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_a_will_is_of_the_version_that_its_client_speaks(
+    harness: Harness, rules: Rules, version: int, life: str
+) -> None:
+    """As column `mqtt5` of the lake says of it; it is published by whichever life of the broker its time comes in."""
+    client = Client(harness, "a", version=version, will=Will("wills", b"gone"))
+    if life != "one":
+        crash(harness, rules)
+    if life == "by a snapshot":
+        harness.take_snapshot()
+        crash(harness, rules)
+    if life == "one":
+        client.lose()
+    else:
+        harness.advance(7)
+    bodies = (decode_batch(body, 0) for body in harness.journal.bodies)
+    records = [record for body in bodies for record in body]
+    [will] = [each for each in records if isinstance(each, Message) and each.flags & FLAG_WILL]
+    assert bool(will.flags & FLAG_V5) == (version == 5)
 
 
 @pytest.mark.parametrize("set_by_s", [-4e8, -86_400, 86_400, 4e8])
