@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from decimal import Decimal
 from html import escape
 from typing import Final
 
@@ -17,11 +18,16 @@ Series = Sequence[tuple[datetime, float]]
 
 
 def number(value: float) -> str:
-    """Return a number short enough for an axis: 12.5k, 3.1M."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{letter}"
-    return f"{value:.3g}"
+    """Return a number of three digits, short enough for an axis: 12.5k, 3.1M."""
+    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size * 0.9995:  # what is rounded to the next letter has that one
+            return f"{three_digits(value / size)}{letter}"
+    return three_digits(value)
+
+
+def three_digits(value: float) -> str:
+    """Return a number rounded to three digits that count, and never with an exponent."""
+    return f"{Decimal(f'{value:.3g}'):,f}"
 
 
 def lines(series: Mapping[str, Series], title: str, gap: timedelta = timedelta.max) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 from headrace_spark.base.errors import PageUnwritten
 from headrace_spark.base.lake_url import Location
 from headrace_spark.lake.table_log import Tables
-from headrace_spark.report.charts import bars, lines, number
+from headrace_spark.report.charts import bars, lines, number, three_digits
 from headrace_spark.report.figures import Figures, collect
 
 _JOBS: Final = {"quarantine": "clean"}
@@ -142,9 +142,12 @@ def _percent(share: float) -> str:
 
 
 def _ms(value: float | None) -> str:
+    """Return how long a delivery took: what waited for a device that was away took days."""
     if value is None:
         return "–"
-    return f"{value:.3g} ms" if value < 1000 else f"{value / 1000:.3g} s"
+    if value < 999.5:
+        return f"{three_digits(value)} ms"
+    return f"{three_digits(value / 1000)} s" if value < 120_000 else _duration(value / 1000)
 
 
 def _duration(seconds: float) -> str:

@@ -20,7 +20,7 @@ from headrace.commands.pipeline import pipeline
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.tables import BACKLOG, CONNECTIONS, DELIVERIES, QUARANTINE, TRAFFIC, USAGE
-from headrace_spark.report.charts import lines
+from headrace_spark.report.charts import lines, number
 from headrace_spark.report.figures import Usage, collect, percentile, with_gaps
 from headrace_spark.report.page import page, write_report
 from spark.lakes import EVIL, MINUTE, NOW, fill, small_lake
@@ -135,6 +135,32 @@ def test_an_empty_lake_is_said_and_a_foreign_table_refused(tmp_path: Path) -> No
     write_deltalake(tmp_path / "traffic", pa.table({"a": [1]}))
     with pytest.raises(LakeConflict, match="another schema"):
         collect(tmp_path, 1, 60, NOW)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0"), (0.1, "0.1"), (12.345, "12.3"), (999.4, "999"), (999.6, "1k"), (12_345, "12.3k"),
+        (999_950, "1M"), (5e12, "5T"), (123e15, "123P"), (1e19, "10,000P"), (0.000123, "0.000123"),
+    ],
+)  # fmt: skip
+def test_a_number_of_any_size_has_no_exponent(value: float, shown: str) -> None:
+    assert number(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "shown"),
+    [
+        (None, "–"), (0.1, "0.1 ms"), (999.4, "999 ms"), (999.6, "1 s"), (1039.459, "1.04 s"), (119_900, "120 s"),
+        (1_230_000, "20 min"), (86_400_000, "24 h"), (259_200_000, "3 days"),
+    ],
+)  # fmt: skip
+def test_a_latency_of_days_is_said_in_days(lake: Path, latency_ms: float | None, shown: str) -> None:
+    """As that of messages for a device that was away."""
+    figures = collect(lake, 1, 60, NOW)
+    assert figures.deliveries is not None
+    figures.deliveries.latency_ms = {50: latency_ms}
+    assert f"<b>{shown}</b>latency p50" in page(figures)
 
 
 def test_percentiles_and_gaps() -> None:
