@@ -92,13 +92,17 @@ def entry_of_session(session: Session, position: int) -> bytes:
         list((session.dropped or {}).items()),
         queued,
     ]
+    return _encoder.encode(fields + _added_to_session(session))
+
+
+def _added_to_session(session: Session) -> list[object]:
+    """Return the fields of a session's entry that are left out where they say nothing: its owner, the packet ids that its
+    queue has bound, and the version of a will before MQTT 5."""
+    queue, will = session.queue, session.will
     bound = [] if queue is None or queue.bound is None else queue.bound.rows()
-    before_5 = session.will is not None and session.will.version != 5
-    if session.owner is not None or bound or before_5:
-        fields += [session.owner, bound]
-    if session.will is not None and before_5:
-        fields.append(session.will.version)
-    return _encoder.encode(fields)
+    if will is not None and will.version != 5:
+        return [session.owner, bound, will.version]
+    return [session.owner, bound] if session.owner is not None or bound else []
 
 
 def entry_of_retained(message: Message) -> bytes:
