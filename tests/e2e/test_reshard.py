@@ -62,7 +62,7 @@ def lines(data_dir: Path) -> list[str]:
 
 def sessions(data_dir: Path) -> dict[str, dict[str, object]]:
     """Everything about each session, with what is in flight and how much waits, by client id."""
-    return {found.client_id: details(found) for found in folded(data_dir).by_incarnation.values()}
+    return {found.client_id: dict(details(found)) for found in folded(data_dir).by_incarnation.values()}
 
 
 def reshard(data_dir: Path, target: Path, shards: int = SHARDS) -> subprocess.CompletedProcess[str]:
