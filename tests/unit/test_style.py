@@ -67,6 +67,11 @@ TESTED_TOGETHER = {
     "tests/unit/core/shards/test_group_members.py": [
         "headrace/core/shards/group_wires.py",
     ],
+    "tests/unit/core/outbound/test_unread.py": [
+        "headrace/core/outbound/journal_queues.py",
+        "headrace/core/ports/queue_reader.py",
+        "headrace/core/ports/waiting.py",
+    ],
     "tests/unit/core/outbound/test_clusters.py": ["headrace/core/outbound/trimming.py"],
     "tests/unit/core/inbound/test_consuming.py": ["headrace/core/ports/reading.py"],
     "tests/unit/core/inbound/test_far_queues.py": [

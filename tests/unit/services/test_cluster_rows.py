@@ -53,7 +53,7 @@ class Queues:
         self.rows = ClusterRows(self.broker.fold, self.consuming.clusters, self.clock)
 
     def open(self, topic: bytes, tenant: str = "default") -> None:
-        assert self.consuming.open(self.broker.fold.tenant(tenant), topic) == 0
+        assert self.consuming.open(self.broker.fold.make(tenant), topic) == 0
         self.journal.sync(self.broker)
 
     def join(self, topic: bytes, *names: bytes) -> Guest:

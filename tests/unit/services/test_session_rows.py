@@ -81,7 +81,7 @@ def test_who_is_wanted(harness: Harness) -> None:
     fold, rows = harness.broker.fold, rows_of(harness)
     fold.add(Session(fold.tenant("default"), f"{MEMBER_PREFIX}1/7", 10**6, 0, 9))
     fold.add(Session(fold.tenant("default"), f"{BRIDGE_PREFIX}north", 10**6 + 1, 0, 9))
-    fold.add(Session(fold.tenant("other"), "on-0", 10**6 + 2, 0, 9))
+    fold.add(Session(fold.make("other"), "on-0", 10**6 + 2, 0, 9))
     ons, offs = [f"on-{number}" for number in range(3)], [f"off-{number}" for number in range(3)]
     assert listed(rows, CLIENTS) == ons
     assert listed(rows, Chosen(pattern="*-[12]", as_clients=True)) == ons[1:]

@@ -11,7 +11,7 @@ from headrace.core.ports.link import Link
 
 
 class SignIns:
-    """Whose CONNECT waits. Clients without a client id have nothing in common, and are not here."""
+    """Clients whose CONNECT waits. Clients without a client id have nothing in common, and are not here."""
 
     def __init__(self) -> None:
         self._links: dict[tuple[str, str], list[Link]] = {}

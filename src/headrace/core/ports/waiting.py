@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class QueueOwner:
-    """Whose entries are read: a session, a group, a topic queue or one of its clusters, the stream to another shard."""
+    """An owner of entries that are read: a session, a group, a topic queue or one of its clusters, the stream to another
+    shard."""
 
     def at_hand(self, offset: int) -> Message | None:
         """Return the message at `offset` of the journal if the owner has it in memory anyway."""
@@ -36,8 +37,8 @@ class Waker:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Waiting:
-    """Those who wait until something can be read. To be told twice, late or in vain does no harm; whoever is told nothing
-    is tried by a timer, as the last resort."""
+    """A list of owners who wait until something can be read. To be told twice, late or in vain does no harm; whoever is
+    told nothing is tried by a timer, as the last resort."""
 
     def add(self, owner: QueueOwner, waker: Waker) -> None:
         """Have `waker` told once when it is worth asking again for `owner`."""
