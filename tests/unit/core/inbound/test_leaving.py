@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
@@ -61,11 +62,20 @@ class Moving(Shards):
         self.brokers[shard] = broker
 
 
+@pytest.fixture(autouse=True)
+def of_this_test_alone() -> Iterator[None]:
+    """Leave out of every census what other tests have left, which goes when it likes."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 def census() -> Counter[str]:
     """How many objects there are of each class of ours."""
     gc.collect()
     kinds = (type(one) for one in gc.get_objects())
-    return Counter(kind.__qualname__ for kind in kinds if kind.__module__.startswith("headrace."))
+    return Counter(kind.__qualname__ for kind in kinds if str(kind.__module__).startswith("headrace."))
 
 
 def payloads(client: Client) -> list[bytes]:
