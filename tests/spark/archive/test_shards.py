@@ -25,6 +25,7 @@ from headrace_spark.base.progress import Progress
 from headrace_spark.jobs import archive
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.messages import archive_id
+from spark import quick_java
 from spark.conftest import Shards, Writer, settings_of
 from spark.journals import mixed
 
@@ -140,6 +141,7 @@ def test_a_constraint_leaves_it_one_commit(spark: SparkSession, shards: Shards, 
     assert DeltaTable(bench.lake / "messages").version() == before + 1
 
 
+@pytest.mark.deep  # of one journal, at each moment: tests/spark/test_archive.py
 def test_kill_9_in_the_middle_costs_no_row_and_doubles_none(shards: Shards, tmp_path: Path) -> None:
     """Small batches, so that the kill finds one unfinished; killed twice, then run to the end."""
     command = [
@@ -152,18 +154,23 @@ def test_kill_9_in_the_middle_costs_no_row_and_doubles_none(shards: Shards, tmp_
         "--data-dir",
         str(shards.data_dir),
     ]
-    command += ["--lake", str(tmp_path / "lake"), "--max-records", "120", "--master", "local[2]"]
+    command += ["--lake", str(tmp_path / "lake"), "--max-records", "240", "--master", "local[2]"]
+    quick = os.environ | quick_java.ENVIRONMENT
     log = tmp_path / "lake" / "messages" / "_delta_log"
-    for versions in (2, 5):
-        job = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
-        until = time.monotonic() + WAIT_S
-        while not (log / f"{versions:020}.json").exists():
-            assert job.poll() is None, "it ended before it was killed"
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        os.killpg(job.pid, signal.SIGKILL)
-        job.wait()
-    assert subprocess.run(command, check=False, capture_output=True, timeout=WAIT_S).returncode == 0
+    for versions in (1, 3):
+        follow = [*command, "--follow"]  # it cannot come to its end before it is killed
+        job = subprocess.Popen(follow, start_new_session=True, stderr=subprocess.DEVNULL, env=quick)
+        try:
+            until = time.monotonic() + WAIT_S
+            while not (log / f"{versions:020}.json").exists():
+                assert job.poll() is None, "it ended before it was killed"
+                assert time.monotonic() < until
+                time.sleep(0.02)
+        finally:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+    done = subprocess.run(command, check=False, capture_output=True, timeout=WAIT_S, env=quick)
+    assert done.returncode == 0, done.stderr
     table = DeltaTable(tmp_path / "lake" / "messages").to_pyarrow_table()
     found = table.select(["journal_uuid", "journal_offset"]).to_pylist()
     found.sort(key=lambda row: (row["journal_uuid"], row["journal_offset"]))
