@@ -113,7 +113,8 @@ def _shown_here(data_dir: Path, tenant: str, client_id: str) -> dict[str, Any]:
 
     shards = journals_of(data_dir)
     shard = Homes(len(shards)).of_client(tenant, client_id)
-    found = folded(shards[shard][1], shard, len(shards)).tenant(tenant).sessions.get(client_id)
+    of_tenant = folded(shards[shard][1], shard, len(shards)).tenants.get(tenant)
+    found = None if of_tenant is None else of_tenant.sessions.get(client_id)
     if found is None:
         raise click.ClickException(f"tenant {tenant} has no session {client_id!r}")
     about: dict[str, Any] = {"shard": shard} if len(shards) > 1 else {}

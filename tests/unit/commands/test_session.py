@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from headrace.commands.session import drop_command
+from headrace.commands.session import drop_command, show_command
 from headrace.console import sessions
 from headrace.console.admin import AdminClient
 from headrace.errors import ConfigError, NotThere
@@ -42,9 +42,11 @@ def test_it_says_what_is_lost_and_asks(data_dir: Path) -> None:
 
 def test_one_that_is_not_there_is_1_with_its_name(data_dir: Path) -> None:
     for arguments in (("x",), ("c", "--tenant", "other")):
-        found = run(*arguments, "--yes", "--data-dir", str(data_dir))
-        assert found.exit_code == 1
-        assert f"no session '{arguments[0]}'" in found.output
+        dropped = run(*arguments, "--yes", "--data-dir", str(data_dir))
+        shown = CliRunner().invoke(show_command, [*arguments, "--data-dir", str(data_dir)])
+        for found in (dropped, shown):
+            assert found.exit_code == 1
+            assert f"no session '{arguments[0]}'" in found.output
     assert clients(folded(data_dir)) == ["c"]
 
 
