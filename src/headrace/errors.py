@@ -81,6 +81,18 @@ class NotThere(HeadraceError):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
+class ShardAway(HeadraceError):
+    """The shard where something is at home was given up for a failed journal, and is not back yet: nobody can tell now
+    whether it is there. The message says why."""
+
+    retry_helps = True
+
+    def __init__(self, shard: int, why: str) -> None:
+        super().__init__(f"away now: {why}")
+        self.shard = shard
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class InUse(HeadraceError):
     """What somebody wants to remove is in use. The message says by whom."""
 

@@ -55,12 +55,12 @@ from headrace.api.resource import (
 from headrace.api.tokens import OPERATE, READ
 from headrace.core.inbound.consuming import CLUSTER_BYTES_MAX
 from headrace.core.ports.identity import DEFAULT_TENANT
-from headrace.errors import NotThere
+from headrace.errors import NotThere, ShardAway
 from headrace.mqtt.topics import filter_error, valid_topic
 from headrace.services.cluster_rows import ClusterRow, QueueRow, Wanted
 from headrace.services.laggards import LIMIT_MAX as LAGGARDS_MAX
 from headrace.services.laggards import Laggard, Laggards
-from headrace.services.paging import LIMIT_MAX, ShardRows
+from headrace.services.paging import LIMIT_MAX, Place, ShardRows
 from headrace.services.removals import Removals, Removed
 from headrace.services.session_rows import Chosen, Client, SessionDetails, SessionRow, SessionsByHome
 from headrace.services.sessions import STATES
@@ -338,7 +338,10 @@ def of_sessions(rows: ShardRows[Chosen], found: SessionsByHome) -> Answers:
 
     async def page(values: Values) -> object:
         wanted = Chosen(values["tenant"], values["pattern"], values.get("state", ""), "state" not in values)
-        return {**await _page(rows, wanted, values), "unanswered": []}
+        try:
+            return {**await _page(rows, wanted, values), "unanswered": []}
+        except ShardAway as error:
+            return {"rows": [], "next": str(Place(shard=error.shard + 1)), "unanswered": [error.shard]}
 
     return {
         CLIENTS: page,

@@ -27,7 +27,7 @@ from starlette.routing import Route
 from headrace.api.problem import problem
 from headrace.api.tokens import Tokens, guarded
 from headrace.core.homes import Homes
-from headrace.errors import BrokersOwn, InUse, NotThere
+from headrace.errors import BrokersOwn, InUse, NotThere, ShardAway
 from headrace.services.paging import Place, is_number
 from headrace.services.removals import NotDurable
 
@@ -36,11 +36,12 @@ Content = object  # of an answer, as JSON; None: there is nothing to say
 Answer = Callable[[Values], Content | Awaitable[Content]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 Fields = Mapping[str, Callable[[Sequence[Any]], object]]  # how those of several answers become one, by name
-_REFUSALS: Final = {
+_REFUSALS: Final[Mapping[type[Exception], HTTPStatus]] = {
     NotThere: HTTPStatus.NOT_FOUND,
     BrokersOwn: HTTPStatus.CONFLICT,
     InUse: HTTPStatus.CONFLICT,
     NotDurable: HTTPStatus.SERVICE_UNAVAILABLE,
+    ShardAway: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 _RAW: Final = ":path}"
 _FORWARDED: Final = re.compile(r'for="([0-9A-Za-z.:\[\]%]+)"')

@@ -89,8 +89,9 @@ class ByShard(Mapping[int, Found], Generic[Found]):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a node that somebody may look at. `shards` are those that it owns, which change while it runs.
-    `directories`: the data directories of all shards of the node, whoever owns them; `index`: which worker it is."""
+    """The parts of a node that somebody may look at. `shards` are those that it owns, which change while it runs; those
+    in `lost` were given up for a failed journal, and are on their way out or back. `directories`: the data directories of
+    all shards of the node, whoever owns them; `index`: which worker it is."""
 
     worker: Worker
     shards: Sequence[OwnedShard]
@@ -105,14 +106,17 @@ class Parts:
     peers: Peers | None
     handover: HandOver | None
     past: PastReads
+    lost: Mapping[int, str]
     index: int = 0
 
 
 def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[[], str]) -> Starlette:
     """Return the application of an admin address. `tokens`: the file with the bearer tokens, None: nobody has one."""
-    worker, shards, process = parts.worker, parts.shards, ProcessFigures()
+    worker, lost, process = parts.worker, parts.lost, ProcessFigures()
+    shards = OfShards(lambda: [one for one in parts.shards if one.number not in lost])
+    brokers = OfShards(lambda: [broker for broker in worker.brokers if broker.shard not in lost])
     collectors = registry(worker, parts.doors, parts.watchdog, process, *_collectors(parts, limits))
-    folds = OfShards(lambda: [broker.fold for broker in worker.brokers])
+    folds = OfShards(lambda: [broker.fold for broker in brokers])
     sessions = ByShard(shards, lambda one: SessionRows(one.broker.fold, one.number, parts.index, one.run))
 
     def refresh() -> None:
@@ -123,9 +127,9 @@ def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[
     answers = {
         **of_traces(parts.doors.tracing),
         **of_laggards(Laggards(folds)),
-        **of_queues(ShardRows(ByShard(shards, lambda shard: _rows(shard, worker)))),
-        **of_sessions(ShardRows(sessions), SessionsByHome(sessions, worker.homes)),
-        **of_removals(Removals(OfShards(lambda: list(worker.brokers)))),
+        **of_queues(ShardRows(ByShard(shards, lambda shard: _rows(shard, worker)), lost)),
+        **of_sessions(ShardRows(sessions, lost), SessionsByHome(sessions, worker.homes, lost)),
+        **of_removals(Removals(brokers, lost)),
     }
     routes: list[BaseRoute] = [
         JournalRoutes(parts.directories, tokens).mount(),

@@ -435,6 +435,7 @@ class Node:
             self.peers,
             self.handover,
             self._holdings.reads,
+            self._holdings.lost,
             self.place.index,
         )
         return site(parts, tokens, limits, lambda: self.trouble)

@@ -11,12 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Generic, Protocol, Self, TypeVar
 
+from headrace.errors import ShardAway
+
 LIMIT_MAX: Final = 1000  # rows of a page
 _DIGITS_MAX: Final = 20
 _SHARD_PARTS: Final = 3
 
 W = TypeVar("W", contravariant=True)
 Rows = list[dict[str, object]]
+Away = Mapping[int, str]  # why a shard of this worker is not here now
+NOBODY_AWAY: Final[Away] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +57,27 @@ class Paged(Protocol[W]):
 
 
 class ShardRows(Generic[W]):
-    """Lists what all shards of a worker hold, one shard after the other."""
+    """Lists what all shards of a worker hold, one shard after the other. `away`: those of its shards that nobody has now,
+    each with the reason; they are not in `shards`."""
 
-    def __init__(self, shards: Mapping[int, Paged[W]]) -> None:
+    def __init__(self, shards: Mapping[int, Paged[W]], away: Away = NOBODY_AWAY) -> None:
         self._shards = shards
+        self._away = away
 
     async def page(self, wanted: W, limit: int, place: Place) -> tuple[Rows, Place | None]:
-        """Return (at most `limit` rows from `place` on, where the next page goes on or None), as the shard does."""
-        numbers = sorted(number for number in self._shards if number >= place.shard)
+        """Return (at most `limit` rows from `place` on, where the next page goes on or None), as the shard does. Raises
+        ShardAway where that is away, or goes away meanwhile: what it has is not left out without a word."""
+        numbers = sorted({number for number in (*self._shards, *self._away) if number >= place.shard})
         if not numbers:
             return [], None
         number = numbers[0]
         begun = place if number == place.shard else Place()
-        rows, following = await self._shards[number].page(wanted, limit, begun)
+        rows: Rows = []
+        following: Place | None = None
+        if number not in self._away:
+            rows, following = await self._shards[number].page(wanted, limit, begun)
+        if number in self._away:
+            raise ShardAway(number, self._away[number])
         if following is not None:
             return rows, replace(following, shard=number)
         return rows, Place(shard=numbers[1]) if len(numbers) > 1 else None

@@ -15,8 +15,9 @@ from typing import Final
 from headrace.core.broker import Broker
 from headrace.core.inbound.dropping import SessionDrop, refuse_own
 from headrace.core.outbound.removing import Removal, unfinished
-from headrace.errors import InUse, NotThere
+from headrace.errors import InUse, NotThere, ShardAway
 from headrace.mqtt import reason_codes as rc
+from headrace.services.paging import NOBODY_AWAY, Away
 
 PATIENCE_S: Final = 5.0  # with a journal: less than a supervisor's with a worker
 _STEP_S: Final = 0.002
@@ -42,25 +43,27 @@ class Removed:
 class Removals:
     """Removes queues and clusters of the brokers of one process, drops sessions, and ends connections."""
 
-    def __init__(self, brokers: Sequence[Broker]) -> None:
+    def __init__(self, brokers: Sequence[Broker], away: Away = NOBODY_AWAY) -> None:
+        """Begin with nothing to remove. `away`: shards of this process that nobody has now, each with the reason; their
+        brokers are not in `brokers`."""
         self._brokers = brokers
+        self._away = away
 
     async def queue(self, tenant: str, topic: str, force: bool) -> dict[str, object]:
-        """Remove the queue of a topic. Raises NotThere, InUse, NotDurable."""
+        """Remove the queue of a topic. Raises NotThere, InUse, NotDurable, ShardAway."""
         name = topic.encode("utf-8")
         return await self._removed(lambda broker: broker.removing.remove_queue(tenant, name, force))
 
     async def cluster(self, tenant: str, topic: str, name: str) -> dict[str, object]:
-        """Remove a cluster. Raises NotThere, InUse, NotDurable."""
+        """Remove a cluster. Raises NotThere, InUse, NotDurable, ShardAway."""
         of, named = topic.encode("utf-8"), name.encode("utf-8")
         return await self._removed(lambda broker: broker.removing.remove_cluster(tenant, of, named))
 
     async def session(self, tenant: str, client_id: str) -> dict[str, object]:
         """Drop the session of a client id, connected or not. Raises NotThere, when that is durable too; BrokersOwn,
-        NotDurable."""
-        for broker in self._brokers:
-            if broker.shard != broker.worker.homes.of_client(tenant, client_id):
-                continue
+        NotDurable, ShardAway."""
+        broker = self._home(tenant, client_id)
+        if broker is not None:
             drop = broker.dropping.drop(tenant, client_id)
             await _over(broker, drop)
             if drop.found:
@@ -69,9 +72,10 @@ class Removals:
 
     def client(self, tenant: str, client_id: str) -> dict[str, object]:
         """End the connection of a client, told so where its version has a word for it; its session is kept, if it is one
-        that outlives connections, and its will is published. Raises NotThere, BrokersOwn."""
+        that outlives connections, and its will is published. Raises NotThere, BrokersOwn, ShardAway."""
         refuse_own(client_id)
-        for broker in self._brokers:
+        broker = self._home(tenant, client_id)
+        if broker is not None:
             of_tenant = broker.fold.tenants.get(tenant)
             session = None if of_tenant is None else of_tenant.sessions.get(client_id)
             if session is not None and session.link is not None:
@@ -79,6 +83,20 @@ class Removals:
                 broker.put_out(session.link, rc.ADMINISTRATIVE_ACTION, KICKED)
                 return {"tenant": tenant, "client_id": client_id, "session_kept": kept}
         raise NotThere(f"tenant {tenant} has no client {client_id!r} that is connected")
+
+    def _home(self, tenant: str, client_id: str) -> Broker | None:
+        """Return the broker of the shard where a client id is at home, None if that is another worker's. Raises
+        ShardAway."""
+        for broker in self._brokers:
+            if broker.shard == broker.worker.homes.of_client(tenant, client_id):
+                return broker
+        self._require_all()
+        return None
+
+    def _require_all(self) -> None:
+        """Raise ShardAway if a shard is away: what none of the others has may be there."""
+        for shard, why in self._away.items():
+            raise ShardAway(shard, why)
 
     async def _removed(self, begin: Callable[[Broker], Removal]) -> dict[str, object]:
         unknown = NotThere("there is no shard here")
@@ -90,6 +108,7 @@ class Removals:
                 continue
             await _over(broker, removal)
             return _told(removal)
+        self._require_all()
         raise unknown
 
 

@@ -18,9 +18,9 @@ from typing import Final
 from headrace.core.homes import MEMBER_PREFIX, Homes
 from headrace.core.state.session import OWN_PREFIXES, Session
 from headrace.core.state.state import Fold
-from headrace.errors import NotThere
+from headrace.errors import NotThere, ShardAway
 from headrace.services.connection_log import VERSIONS
-from headrace.services.paging import Place, Rows
+from headrace.services.paging import NOBODY_AWAY, Away, Place, Rows
 from headrace.services.sessions import Details, Summary, details, state_of, summary
 
 WORK: Final = 1000  # in a pass of the loop: one for each session that is looked at, ...
@@ -163,15 +163,18 @@ class SessionRows:
 
 
 class SessionsByHome:
-    """The sessions of all shards of a worker, each found where its client id is at home."""
+    """The sessions of all shards of a worker, each found where its client id is at home. `away` as in `ShardRows`."""
 
-    def __init__(self, shards: Mapping[int, SessionRows], homes: Homes) -> None:
+    def __init__(self, shards: Mapping[int, SessionRows], homes: Homes, away: Away = NOBODY_AWAY) -> None:
         self._shards = shards
         self._homes = homes
+        self._away = away
 
     def of(self, tenant: str, client_id: str) -> SessionRows:
-        """Return the shard where a client is at home. Raises NotThere if that is another worker's."""
+        """Return the shard where a client is at home. Raises NotThere if that is another worker's, ShardAway."""
         shard = self._homes.of_client(tenant, client_id)
+        if shard in self._away:
+            raise ShardAway(shard, self._away[shard])
         if shard not in self._shards:
             raise NotThere(f"{client_id!r} of tenant {tenant} is at home in shard {shard}, which is not here")
         return self._shards[shard]

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from headrace.errors import ShardAway
 from headrace.services.paging import Place, Rows, ShardRows
 
 PLACES = [Place(), Place(7), Place(7, 3), Place(shard=2), Place(7, 3, 2), Place(10**19, 10**19, 10**19)]
@@ -50,6 +51,29 @@ class Counted:
         last = min(place.number + limit, self._end)
         rows: Rows = [{wanted: number} for number in range(place.number, last)]
         return rows, Place(last) if last < self._end else None
+
+
+def test_a_shard_that_is_away_is_left_out_with_a_word() -> None:
+    away = {2: "shard 2: journal failed"}
+    rows = ShardRows({1: Counted(1), 3: Counted(1)}, away)
+    assert asyncio.run(rows.page("n", 2, Place())) == ([{"n": 0}], Place(shard=2))
+    for begun in (Place(shard=2), Place(1, shard=2)):
+        with pytest.raises(ShardAway, match="shard 2: journal failed") as raised:
+            asyncio.run(rows.page("n", 2, begun))
+        assert raised.value.shard == 2
+    assert asyncio.run(rows.page("n", 2, Place(shard=3))) == ([{"n": 0}], None)
+
+
+def test_a_page_of_a_shard_that_goes_away_meanwhile_is_not_taken_for_all_of_it() -> None:
+    away: dict[int, str] = {}
+
+    class Going(Counted):
+        async def page(self, wanted: str, limit: int, place: Place) -> tuple[Rows, Place | None]:
+            away[0] = "it goes"
+            return [], None
+
+    with pytest.raises(ShardAway, match="it goes"):
+        asyncio.run(ShardRows({0: Going(3)}, away).page("n", 2, Place()))
 
 
 def test_one_shard_comes_behind_the_other_and_a_page_is_of_one() -> None:

@@ -13,7 +13,7 @@ from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.voice import Draught, Voice
 from headrace.core.worker import Worker
-from headrace.errors import BrokersOwn, InUse, NotThere
+from headrace.errors import BrokersOwn, InUse, NotThere, ShardAway
 from headrace.mqtt.packets import Connect
 from headrace.mqtt.properties import Properties
 from headrace.services import removals
@@ -104,6 +104,27 @@ def test_what_is_refused_is_refused_at_once() -> None:
         asyncio.run(removing.cluster("nobody", "t1", "c"))
     with pytest.raises(NotThere):
         asyncio.run(Removals([]).queue("default", "t1", True))
+
+
+def test_what_may_be_in_a_shard_that_is_away_is_not_said_to_be_gone() -> None:
+    """Whoever is told that a session or a queue is not there does not ask again."""
+    brokers = Shards().brokers
+    removing = Removals(brokers[1:], {0: "shard 0: journal failed"})  # the home of all clients
+
+    async def kick() -> dict[str, object]:
+        return removing.client("default", "c")
+
+    asked = [
+        removing.session("default", "c"),
+        kick(),
+        removing.queue("default", "t0", True),
+        removing.cluster("default", "t0", "c"),
+    ]
+    for one in asked:
+        with pytest.raises(ShardAway, match="shard 0: journal failed"):
+            asyncio.run(one)
+    with pytest.raises(NotThere):
+        Removals(brokers[:1], {1: "shard 1: journal failed"}).client("default", "c")
 
 
 def test_a_journal_that_does_not_get_on_is_said_and_who_asks_again_meanwhile_finds_none(

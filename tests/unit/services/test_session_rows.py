@@ -13,7 +13,7 @@ from conformance.peer import Peer
 from harness import START_US, Harness
 from headrace.core.homes import MEMBER_PREFIX, Homes
 from headrace.core.state.session import BRIDGE_PREFIX, Session
-from headrace.errors import NotThere
+from headrace.errors import NotThere, ShardAway
 from headrace.services import session_rows
 from headrace.services.paging import Place
 from headrace.services.session_rows import Chosen, SessionRows, SessionsByHome
@@ -108,6 +108,10 @@ def test_a_client_is_looked_for_at_its_home(harness: Harness) -> None:
     found = SessionsByHome({0: rows}, homes)
     assert found.of("default", by_home[0]) is rows
     with pytest.raises(NotThere, match="shard 1"):
+        found.of("default", by_home[1])
+    found = SessionsByHome({0: rows}, homes, {1: "shard 1: journal failed"})
+    assert found.of("default", by_home[0]) is rows
+    with pytest.raises(ShardAway, match="shard 1: journal failed"):
         found.of("default", by_home[1])
 
 

@@ -291,14 +291,17 @@ class Two(SessionRows):
 
 
 @contextmanager
-def listing(runtime: Path, there: tuple[int, ...] = (0, 1)) -> Iterator[Path]:
-    """A node of two workers and four shards, of which these workers are there; yields its socket."""
+def listing(runtime: Path, there: tuple[int, ...] = (0, 1), lost: tuple[int, ...] = ()) -> Iterator[Path]:
+    """A node of two workers and four shards, of which these workers are there, without the shards that they have lost;
+    yields its socket."""
     tokens = runtime / "tokens"
     tokens.write_text("secret\n")
     with ExitStack() as stack:
         for index in there:
-            shards: dict[int, SessionRows] = {shard: Two(shard) for shard in (index, index + 2)}
-            answers = of_sessions(ShardRows(shards), SessionsByHome(shards, Homes(4)))
+            mine = (index, index + 2)
+            shards: dict[int, SessionRows] = {shard: Two(shard) for shard in mine if shard not in lost}
+            away = {shard: "its journal has failed" for shard in mine if shard in lost}
+            answers = of_sessions(ShardRows(shards, away), SessionsByHome(shards, Homes(4), away))
             stack.enter_context(worker(runtime, index, *served(Tokens(tokens), answers)))
         yield stack.enter_context(node(runtime, 2, 4, tokens))
 
@@ -327,6 +330,21 @@ def test_a_list_walks_through_all_shards_and_names_those_that_do_not_answer(runt
             assert (
                 ask(path, "GET", url, token).status == status
             )  # whoever is asked, and whether or not it is there
+
+
+@pytest.mark.parametrize("url", ["/v1/clients", "/v1/sessions"])
+@pytest.mark.parametrize("lost", [(0,), (2,), (3,), (0, 2), (0, 1, 2, 3)])
+def test_a_shard_that_its_worker_has_lost_is_named_and_the_others_are_listed_once(
+    runtime: Path, url: str, lost: tuple[int, ...]
+) -> None:
+    with listing(runtime, lost=lost) as path:
+        left = [shard for shard in range(4) if shard not in lost]
+        assert walked(path, url) == ([(shard, number) for shard in left for number in (0, 1)], list(lost))
+        for name in NAMES:
+            expected = 503 if Homes(4).of_client("default", name) in lost else 200
+            assert (
+                ask(path, "GET", f"{url}?client={quote(name, safe='')}", "Bearer secret").status == expected
+            )
 
 
 def test_one_is_asked_for_at_its_home_whatever_its_name(runtime: Path) -> None:
