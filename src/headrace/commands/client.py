@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import click
 
 from headrace.commands.frame import exact_name
 from headrace.commands.storage import ends_with_its_reader
-from headrace.commands.watch import client_for, of_a_broker
+from headrace.commands.watch import of_a_broker
+from headrace.console.admin import AdminClient
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.errors import BrokersOwn, NotThere
 
@@ -37,10 +37,7 @@ def list_clients(
     tenant: str | None,
     pattern: str | None,
     as_json: bool,
-    admin: str | None,
-    config_file: Path | None,
-    token_file: Path | None,
-    ca_file: Path | None,
+    client: AdminClient,
 ) -> None:
     """Print a line for each client that is connected. Needs a token with the role `read`.
 
@@ -53,7 +50,7 @@ def list_clients(
     asked = {"tenant": tenant, "pattern": pattern}
     if not as_json:
         click.echo(HEADER)
-    for row in rows(client_for(admin, config_file, token_file, ca_file), asked, "clients", unanswered):
+    for row in rows(client, asked, "clients", unanswered):
         click.echo(json.dumps(row) if as_json else line(row))
     tell_unanswered(unanswered)
 
@@ -73,13 +70,10 @@ def tell_unanswered(shards: list[int]) -> None:
 def show_client(
     client_id: str,
     tenant: str,
-    admin: str | None,
-    config_file: Path | None,
-    token_file: Path | None,
-    ca_file: Path | None,
+    client: AdminClient,
 ) -> None:
     """Print everything about one client that is connected, as JSON. Exit status 1 if it is not."""
-    _say("GET", client_id, tenant, admin, config_file, token_file, ca_file)
+    _say(client, "GET", client_id, tenant)
 
 
 @client.command("kick")
@@ -89,35 +83,22 @@ def show_client(
 def kick_client(
     client_id: str,
     tenant: str,
-    admin: str | None,
-    config_file: Path | None,
-    token_file: Path | None,
-    ca_file: Path | None,
+    client: AdminClient,
 ) -> None:
     """End the connection of CLIENT_ID, and print that as JSON. Exit status 1 if it is not connected.
 
     It is told 0x98 (Administrative action) where its version has a word for it; its session is kept, its will published,
     and it may come back. Needs a token with the role `operate`.
     """
-    _say("DELETE", client_id, tenant, admin, config_file, token_file, ca_file)
+    _say(client, "DELETE", client_id, tenant)
 
 
-def _say(
-    method: str,
-    client_id: str,
-    tenant: str,
-    admin: str | None,
-    config_file: Path | None,
-    token_file: Path | None,
-    ca_file: Path | None,
-) -> None:
+def _say(client: AdminClient, method: str, client_id: str, tenant: str) -> None:
     from headrace.console.sessions import named
     from headrace.services.audit import clean
 
     try:
-        found = named(
-            client_for(admin, config_file, token_file, ca_file), method, "clients", tenant, client_id
-        )
+        found = named(client, method, "clients", tenant, client_id)
     except (NotThere, BrokersOwn) as error:
         raise click.ClickException(clean(str(error))) from None
     click.echo(json.dumps(found, indent=2))

@@ -14,7 +14,8 @@ from headrace.commands.storage import (
     journals_of,
     new_data_dir_options,
 )
-from headrace.commands.watch import client_for, or_of_a_broker
+from headrace.commands.watch import or_of_a_broker
+from headrace.console.admin import AdminClient
 from headrace.console.consumers import removed_there
 from headrace.console.units import duration
 from headrace.journal.consumers import ConsumerPosition
@@ -60,15 +61,13 @@ def hand_over_command(name: str, data_dir: Path) -> None:
 @click.option("--force", is_flag=True, help="also one whose process is at work")
 @or_of_a_broker
 @new_data_dir_options
-def remove_command(
-    name: str, force: bool, admin: str | None, token_file: Path | None, ca_file: Path | None, data_dir: Path
-) -> None:
+def remove_command(name: str, force: bool, client: AdminClient | None, data_dir: Path) -> None:
     """Remove consumer NAME: retention waits for it no longer, and what it has not read may go. Of several shards from all
     of them. A job that comes back under this name begins as a new one."""
-    if admin is None:
+    if client is None:
         removed = _removed_here(data_dir, name, force)
     else:
-        removed = removed_there(client_for(admin, None, token_file, ca_file), name, force)
+        removed = removed_there(client, name, force)
     for label, offset in removed:
         click.echo(f"{label}{name} was at offset {offset}; nobody waits for it any more")
 

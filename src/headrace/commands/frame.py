@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import click
 
 from headrace.commands.storage import ends_with_its_reader
-from headrace.commands.watch import client_for, of_a_broker
+from headrace.commands.watch import of_a_broker
 from headrace.console.admin import AdminClient
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.errors import NotThere
@@ -80,10 +79,7 @@ def _clusters_command(group: click.Group, name: str) -> None:
         cluster: str | None,
         tenant: str | None,
         as_json: bool,
-        admin: str | None,
-        config_file: Path | None,
-        token_file: Path | None,
-        ca_file: Path | None,
+        client: AdminClient,
     ) -> None:
         """Print a line for each consumer cluster, and for each topic queue that has none: how far behind, who reads it,
         how fast.
@@ -92,7 +88,6 @@ def _clusters_command(group: click.Group, name: str) -> None:
         """
         from headrace.console.clusters import HEADER, line, rows
 
-        client = client_for(admin, config_file, token_file, ca_file)
         found = rows(client, {"topic": topic, "cluster": cluster, "tenant": tenant})
         _write(found, json.dumps if as_json else line, None if as_json else HEADER)
 
@@ -121,10 +116,7 @@ def list_queues(
     topic: str | None,
     tenant: str | None,
     as_json: bool,
-    admin: str | None,
-    config_file: Path | None,
-    token_file: Path | None,
-    ca_file: Path | None,
+    client: AdminClient,
 ) -> None:
     """Print a line for each topic queue: what it keeps, and what its clusters have not finished of it.
 
@@ -133,7 +125,6 @@ def list_queues(
     from headrace.console.clusters import rows
     from headrace.console.queues import HEADER, line
 
-    client = client_for(admin, config_file, token_file, ca_file)
     found = rows(client, {"topic": topic, "tenant": tenant}, "queues")
     _write(found, json.dumps if as_json else line, None if as_json else HEADER)
 
@@ -148,10 +139,7 @@ def show_queue(
     topic: str,
     tenant: str,
     as_json: bool,
-    admin: str | None,
-    config_file: Path | None,
-    token_file: Path | None,
-    ca_file: Path | None,
+    client: AdminClient,
 ) -> None:
     """Print what there is to say of the queue of TOPIC, a line for each figure; then its clusters.
 
@@ -159,7 +147,6 @@ def show_queue(
     """
     from headrace.console.clusters import HEADER, line, rows
 
-    client = client_for(admin, config_file, token_file, ca_file)
     wanted = {"topic": topic, "tenant": tenant}
     _show(list(rows(client, wanted, "queues")), as_json, f"tenant {tenant} has no queue of the topic {topic}")
     if not as_json:
@@ -179,10 +166,7 @@ def show_cluster(
     cluster: str,
     tenant: str,
     as_json: bool,
-    admin: str | None,
-    config_file: Path | None,
-    token_file: Path | None,
-    ca_file: Path | None,
+    client: AdminClient,
 ) -> None:
     """Print what there is to say of CLUSTER, which reads the queue of TOPIC, a line for each figure.
 
@@ -190,7 +174,6 @@ def show_cluster(
     """
     from headrace.console.clusters import rows
 
-    client = client_for(admin, config_file, token_file, ca_file)
     found = list(rows(client, {"topic": topic, "tenant": tenant, "cluster": cluster}))
     _show(found, as_json, f"{topic} has no cluster {cluster} in tenant {tenant}")
 
@@ -204,16 +187,12 @@ def remove_queue(
     topic: str,
     tenant: str,
     force: bool,
-    admin: str | None,
-    config_file: Path | None,
-    token_file: Path | None,
-    ca_file: Path | None,
+    client: AdminClient,
 ) -> None:
     """Remove the queue of TOPIC, its messages and its clusters, which nobody may read.
 
     Needs a token with the role `operate`. Exit status 2 if there is none, 1 if it is refused.
     """
-    client = client_for(admin, config_file, token_file, ca_file)
     named = {"topic": topic, "tenant": tenant, "force": str(force).lower()}
     found = _removed(client, "queues", named)
     kept, lost = found["messages"], found["unfinished"]
@@ -229,16 +208,12 @@ def remove_cluster(
     topic: str,
     cluster: str,
     tenant: str,
-    admin: str | None,
-    config_file: Path | None,
-    token_file: Path | None,
-    ca_file: Path | None,
+    client: AdminClient,
 ) -> None:
     """Remove CLUSTER, which nobody may read, from the queue of TOPIC; the queue keeps its messages.
 
     Needs a token with the role `operate`. Exit status 2 if there is none, 1 if it is refused.
     """
-    client = client_for(admin, config_file, token_file, ca_file)
     found = _removed(client, "clusters", {"topic": topic, "cluster": cluster, "tenant": tenant})
     click.echo(f"cluster {cluster} of {topic} is removed; it had not finished {found['unfinished']} messages")
 

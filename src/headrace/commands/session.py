@@ -20,8 +20,9 @@ from headrace.commands.storage import (
     ends_with_its_reader,
     journals_of,
 )
-from headrace.commands.watch import client_for, or_of_a_broker
+from headrace.commands.watch import or_of_a_broker
 from headrace.config import load
+from headrace.console.admin import AdminClient
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.errors import BrokersOwn, NotThere
 
@@ -46,21 +47,19 @@ def _client_id(context: click.Context, parameter: click.Parameter, value: str) -
 @or_of_a_broker
 @data_dir_options
 @ends_with_its_reader
-def list_command(
-    as_json: bool, admin: str | None, token_file: Path | None, ca_file: Path | None, data_dir: Path
-) -> None:
+def list_command(as_json: bool, client: AdminClient | None, data_dir: Path) -> None:
     """Print one line a session. Exit status 1 if a shard of a broker that is asked did not answer."""
     from headrace.console.clusters import rows
     from headrace.services.audit import clean
 
     line = "{tenant}/{client_id}\t{type}\t{state}\tinflight={inflight}\tbacklog={backlog}"
     unanswered: list[int] = []
-    if admin is None:
+    if client is None:
         found = _in_directory(data_dir)
     else:
-        found = rows(client_for(admin, None, token_file, ca_file), {}, "sessions", unanswered)
+        found = rows(client, {}, "sessions", unanswered)
     for row in found:
-        shown = row if admin is None else row | {"client_id": clean(row["client_id"])}
+        shown = row if client is None else row | {"client_id": clean(row["client_id"])}
         click.echo(json.dumps(row) if as_json else line.format(**shown))
     tell_unanswered(unanswered)
 
@@ -86,20 +85,18 @@ def _in_directory(data_dir: Path) -> Iterator[dict[str, Any]]:
 def show_command(
     tenant: str,
     client_id: str,
-    admin: str | None,
-    token_file: Path | None,
-    ca_file: Path | None,
+    client: AdminClient | None,
     data_dir: Path,
 ) -> None:
     """Print everything about one session, as JSON. Exit 1 if there is none."""
     from headrace.console.sessions import named
     from headrace.services.audit import clean
 
-    if admin is None:
+    if client is None:
         shown = _shown_here(data_dir, tenant, client_id)
     else:
         try:
-            shown = named(client_for(admin, None, token_file, ca_file), "GET", "sessions", tenant, client_id)
+            shown = named(client, "GET", "sessions", tenant, client_id)
         except NotThere as error:
             raise click.ClickException(clean(str(error))) from None
     click.echo(json.dumps(shown, indent=2))
@@ -131,9 +128,7 @@ def drop_command(
     client_id: str,
     tenant: str,
     yes: bool,
-    admin: str | None,
-    token_file: Path | None,
-    ca_file: Path | None,
+    client: AdminClient | None,
     data_dir: Path,
     config_file: Path | None,
 ) -> None:
@@ -148,10 +143,10 @@ def drop_command(
 
     named = f"session {clean(client_id)} of tenant {clean(tenant)}"
     try:
-        if admin is not None:
+        if client is not None:
             if not yes:
                 click.confirm(f"drop the {named}, with all that waits in it?", abort=True)
-            found = dropped_there(client_for(admin, None, token_file, ca_file), tenant, client_id)
+            found = dropped_there(client, tenant, client_id)
             click.echo(f"{named} is dropped, with {found['messages']} messages")
         else:
             _drop_here(data_dir, config_file, tenant, client_id, named, yes)

@@ -8,8 +8,9 @@ import ssl
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -23,9 +24,22 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 def of_a_broker(command: Command) -> Command:
-    """Add the options that say which broker, and what lets in there."""
+    """Add the options that say which broker, and what lets in there: the command gets `client`, which asks it."""
+
+    @wraps(command)
+    def asking(
+        *arguments: Any,
+        admin: str | None,
+        config_file: Path | None,
+        token_file: Path | None,
+        ca_file: Path | None,
+        **options: Any,
+    ) -> Any:
+        client = client_for(admin, config_file, token_file, ca_file)
+        return command(*arguments, client=client, **options)
+
     return _with(
-        command,
+        cast(Command, asking),
         click.option("--admin", metavar="URL", help=f"its admin address  [default: {ADMIN}]"),
         click.option(
             "--config",
@@ -39,10 +53,18 @@ def of_a_broker(command: Command) -> Command:
 
 
 def or_of_a_broker(command: Command) -> Command:
-    """Add the options by which a command asks a broker instead of looking into a directory: it gets `admin`, None for a
-    directory, `token_file` and `ca_file`."""
+    """Add the options by which a command asks a broker instead of looking into a directory: it gets `client`, which asks
+    the broker, None for a directory."""
+
+    @wraps(command)
+    def asking(
+        *arguments: Any, admin: str | None, token_file: Path | None, ca_file: Path | None, **options: Any
+    ) -> Any:
+        client = None if admin is None else client_for(admin, None, token_file, ca_file)
+        return command(*arguments, client=client, **options)
+
     return _with(
-        command,
+        cast(Command, asking),
         click.option(
             "--admin", metavar="URL", help="ask a broker at its admin address, instead of a directory"
         ),
@@ -89,10 +111,7 @@ def trace(
     pattern: str,
     seconds: float,
     as_json: bool,
-    admin: str | None,
-    config_file: Path | None,
-    token_file: Path | None,
-    ca_file: Path | None,
+    client: AdminClient,
 ) -> None:
     """Show what some clients send and get, packet by packet, for a limited time.
 
@@ -101,7 +120,6 @@ def trace(
     """
     from headrace.console.trace import follow
 
-    client = client_for(admin, config_file, token_file, ca_file)
     follow(client, kind, pattern, seconds, as_json, click.echo)
 
 
@@ -111,15 +129,12 @@ def trace(
 @ends_with_its_reader
 def status(
     as_json: bool,
-    admin: str | None,
-    config_file: Path | None,
-    token_file: Path | None,
-    ca_file: Path | None,
+    client: AdminClient,
 ) -> None:
     """Show on one screen how a broker is. Exit 0 if it is well, 1 if it is not, or not reached."""
     from headrace.console.status import lines, look
 
-    found = look(client_for(admin, config_file, token_file, ca_file))
+    found = look(client)
     click.echo(json.dumps(found.as_dict(), indent=2) if as_json else "\n".join(lines(found)))
     sys.exit(0 if found.healthy else 1)
 
@@ -133,10 +148,7 @@ def status(
 def top(
     interval: float,
     rounds: int,
-    admin: str | None,
-    config_file: Path | None,
-    token_file: Path | None,
-    ca_file: Path | None,
+    client: AdminClient,
 ) -> None:
     """Watch a broker on the terminal: rates, latencies, slow and behind clients, backlogs, consumers.
 
@@ -154,4 +166,4 @@ def top(
         raise click.ClickException("top needs a terminal; `headrace status --json` is for programs")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the terminal is given back whoever ends it
     with suppress(KeyboardInterrupt):
-        watch(client_for(admin, config_file, token_file, ca_file), interval, rounds, console)
+        watch(client, interval, rounds, console)
