@@ -71,3 +71,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker(other) is not None:
             item.add_marker(pytest.mark.skip(reason=f"only for the {other} build"))
+
+
+@pytest.fixture
+def others_left_nothing() -> Iterator[None]:
+    """Leave out of every census of objects what other tests have left, which goes when it likes."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()

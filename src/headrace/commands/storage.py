@@ -28,8 +28,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def data_dir_options(command: Command) -> Command:
-    """Add `--data-dir`, or the configuration that names it: the command gets `data_dir`, a directory that is there: of one
-    that is not, "nothing" would be no answer, unless a broker is asked (`client`). Raises InvalidKey, BadParameter."""
+    """Add `--data-dir`, or the configuration that names it: the command gets `data_dir`, a directory that is there, since
+    of one that is not "nothing" would be no answer; unless a broker is asked (`client`). Raises InvalidKey,
+    BadParameter."""
     return _located(command, must_exist=True)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import gc
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -21,6 +21,7 @@ from headrace.node.node import Node
 from headrace.storage.port import ShardStorage
 from headrace.workers.owners import NOBODY
 
+pytestmark = pytest.mark.usefixtures("others_left_nothing")
 LONG_S = 60.0
 BROKEN = OSError(errno.EIO, "no such luck")
 OURS = ("Broker", "Fold", "GroupCommit", "Neighbours", "OwnedShard", "SegmentedLog", "Session", "Timers")
@@ -79,15 +80,6 @@ async def said(node: Node, path: str) -> str:
 
 def owned(node: Node) -> list[int]:
     return sorted(shard.number for shard in node.shards)
-
-
-@pytest.fixture(autouse=True)
-def of_this_test_alone() -> Iterator[None]:
-    """Leave out of every census what other tests have left, which goes when it likes."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def census() -> Counter[str]:

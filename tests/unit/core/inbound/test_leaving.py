@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,6 +17,7 @@ from headrace.mqtt.packets import Will
 from headrace.storage.memory import MemoryJournal
 from shards import Shards
 
+pytestmark = pytest.mark.usefixtures("others_left_nothing")
 CONNACK, DISCONNECT = 0x20, 0xE0
 GOODBYE = (DISCONNECT, bytes((rc.SERVER_SHUTTING_DOWN,)))
 STEP = 2
@@ -60,15 +60,6 @@ class Moving(Shards):
         broker.sessions.serve()
         self.worker.open(broker)
         self.brokers[shard] = broker
-
-
-@pytest.fixture(autouse=True)
-def of_this_test_alone() -> Iterator[None]:
-    """Leave out of every census what other tests have left, which goes when it likes."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def census() -> Counter[str]:
