@@ -32,7 +32,8 @@ check() {
 # broker processes `both` run in both, for an interpreted broker takes up to nine times as long; and what no compiled module
 # has a part in runs in the interpreted build alone.
 both=(tests/e2e/test_{bad_input,clusters,connect,flow,frames,in_flight,qos,retained,session,shared,topics,transports,wills}.py)
-pure=(tests/spark tests/unit/{benchmarks,console,demo,mosquitto,test_packaging.py,test_style.py})
+pure=(tests/spark tests/conformance/test_statements.py tests/unit/{benchmarks,console,demo,mosquitto}
+  tests/unit/{test_ownership.py,test_packaging.py,test_style.py,services/test_acl_decisions.py,services/test_verifying.py})
 jobs=(tests/spark/jobs)
 tests_of() {
   case $1 in

@@ -358,6 +358,7 @@ def test_what_is_too_old_goes(tmp_path: Path) -> None:
         finish(broker)
 
 
+@pytest.mark.slow
 def test_a_cluster_far_behind_reads_pages_of_the_journal(tmp_path: Path) -> None:
     count = 12_000  # a page has 1024
     served = Served(tmp_path, dict(PATIENT))

@@ -73,6 +73,7 @@ class Window:
         assert self.used == self.maximum
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("maximum", [1, 7, 100])
 def test_receive_maximum_holds_during_a_backlog(
     broker: BrokerProcess, clients: Clients, name: str, maximum: int
@@ -159,6 +160,7 @@ def read_until(client: RawClient, ledger: Ledger, last: int, life: int) -> None:
             return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", ["disconnect", "end of stream", "reset"])
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("unacked", [0, 13])

@@ -277,6 +277,7 @@ def test_an_sn_belongs_to_the_user_who_came_first_even_after_a_kill(tmp_path: Pa
             assert nobody.error() == 0x87
 
 
+@pytest.mark.slow
 def test_a_user_has_only_so_many_devices_even_after_a_kill(tmp_path: Path, guarded: Served) -> None:
     passwords = tmp_path / "passwords"
     for user in ("hub", "other"):

@@ -73,6 +73,7 @@ def test_out_of_order_acks_then_a_cut(
     assert again.ping() == []
 
 
+@pytest.mark.slow
 @CUTS
 def test_again_and_again(broker: BrokerProcess, clients: Clients, name: str, cut: str) -> None:
     """A message that is never acknowledged comes back after every cut, once, under one id."""

@@ -201,6 +201,7 @@ def test_retained_not_sent_yet_waits_for_a_session_that_leaves(
     assert found == set(range(2_000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clean", [True, False], ids=["transient", "persistent"])
 def test_the_newest_value_comes_last(broker: BrokerProcess, clients: Clients, name: str, clean: bool) -> None:
     """P6: values change while 2 000 retained ones are read; nobody ends with an older value than the broker's."""

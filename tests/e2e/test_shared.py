@@ -216,6 +216,7 @@ def test_the_strategy_says_who_is_next_also_after_a_reload(
         finish(broker)
 
 
+@pytest.mark.slow
 def test_a_group_survives_kills(own_broker: BrokerProcess, clients: Clients) -> None:
     """Two members work, the broker is killed three times: every number arrives; twice only across a kill."""
     members = [member(own_broker, clients, f"m{n}", "$share/g/t") for n in range(2)]

@@ -151,6 +151,7 @@ def test_paho(doors: Doors, over: str, version: int) -> None:
         end_loop(client)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("over", ["tls", "ws", "wss", "mutual"])
 def test_headrace_pub_and_sub(doors: Doors, over: str) -> None:
     options = ["--ca", str(doors.authority.ca)] if over != "ws" else []
@@ -166,6 +167,7 @@ def test_headrace_pub_and_sub(doors: Doors, over: str) -> None:
     assert (got.returncode, got.stdout) == (0, payload + "\n"), got.stderr
 
 
+@pytest.mark.slow
 def test_headrace_pub_checks_who_it_speaks_to(doors: Doors) -> None:
     to = ["-t", "t", "-m", "x", "-q", "1", "--url"]
     wss = [*to, f"wss://localhost:{doors.ports['wss']}"]

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 
+import pytest
+
 from broker_process import BrokerProcess, headrace, wait_until
 from e2e.raw import RawClient
 from e2e.wire import PUBACK, RECEIVE_MAXIMUM, SESSION_EXPIRY
@@ -32,6 +34,7 @@ def freed(broker: BrokerProcess) -> int:
     return sum(map(int, re.findall(r"compacted.*freed_bytes=(\d+)", broker.stderr)))
 
 
+@pytest.mark.slow
 def test_disk_use_stays_near_what_is_live(
     brokers: Callable[..., BrokerProcess], clients: Callable[..., RawClient]
 ) -> None:
@@ -81,6 +84,7 @@ def test_disk_use_stays_near_what_is_live(
     broker.stop()
 
 
+@pytest.mark.slow
 def test_what_is_drained_while_compaction_looks_is_not_lost(
     brokers: Callable[..., BrokerProcess], clients: Callable[..., RawClient]
 ) -> None:

@@ -15,6 +15,7 @@ from e2e.wire import PUBLISH
 from faults.broker.conftest import Faults
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "code"), [("fdatasync", errno.EIO), ("fdatasync", errno.ENOSPC), ("pwritev", errno.EIO)]
 )

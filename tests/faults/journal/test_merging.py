@@ -122,6 +122,7 @@ def merge_until(disk: SimulatedDisk, cut_after: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("power", [True, False])
 def test_the_power_goes_at_each_step(seed: int, power: bool) -> None:
@@ -140,6 +141,7 @@ def test_the_power_goes_at_each_step(seed: int, power: bool) -> None:
     pytest.fail("a merge has more steps than that")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_power_goes_again_in_the_start_behind_it(seed: int) -> None:
     rng = Random(seed)

@@ -120,6 +120,7 @@ def troubled_merge(disk: Troubled, kind: str, number: int, times: int, power: bo
     return came
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [True, False])
 @pytest.mark.parametrize("kind", TROUBLES)
 def test_each_call_of_a_merge_fails(kind: str, power: bool) -> None:

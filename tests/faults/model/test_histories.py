@@ -29,6 +29,7 @@ def test_histories_of_this_week() -> None:
     assert crashes > HISTORIES
 
 
+@pytest.mark.slow
 def test_narrow_histories_of_this_week() -> None:
     """Few packet ids, which wrap all the time, and clients that hold messages back."""
     year, week, _ = datetime.now(UTC).isocalendar()

@@ -27,6 +27,7 @@ def test_what_once_failed_with_groups(seed: int, steps: int) -> None:
     run(seed, steps, rushes=False)
 
 
+@pytest.mark.slow
 def test_histories_of_this_week() -> None:
     year, week, _ = datetime.now(UTC).isocalendar()
     first = (year * 100 + week) * 1000
@@ -41,6 +42,7 @@ def test_histories_of_this_week() -> None:
     assert copies > 10 * HISTORIES
 
 
+@pytest.mark.slow
 def test_what_is_held_live_is_what_a_replay_gives() -> None:
     """With members and loans of groups elsewhere, from each snapshot and from the whole journal."""
     year, week, _ = datetime.now(UTC).isocalendar()
@@ -49,6 +51,7 @@ def test_what_is_held_live_is_what_a_replay_gives() -> None:
         run(seed, STEPS, replays=True, rushes=False)
 
 
+@pytest.mark.slow
 def test_shards_that_are_given_up_and_taken_while_their_processes_live_on() -> None:
     """Each promise holds over it, whether the journal has failed or the shard goes in good order."""
     year, week, _ = datetime.now(UTC).isocalendar()
@@ -61,6 +64,7 @@ def test_histories_of_two_and_of_five_shards() -> None:
         assert sum(run(seed, STEPS, shards).copies for seed in range(1, 11)) > 100
 
 
+@pytest.mark.slow
 def test_histories_that_hardly_crash() -> None:
     """Longer lives reach states that a crash every few steps never reaches."""
     for seed in range(1, 6):

@@ -73,6 +73,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int
         yield port, websocket, authority.ca
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["p2p", "fan-in", "fan-out", "connect", "backlog"])
 def test_over_tls_and_websocket_too(secured: tuple[int, int, Path], mode: str) -> None:
     tls, websocket, ca = secured
@@ -85,6 +86,7 @@ def test_over_tls_and_websocket_too(secured: tuple[int, int, Path], mode: str) -
         assert run.returncode == 0, run.stderr + run.stdout
 
 
+@pytest.mark.slow
 def test_a_certificate_that_nobody_vouches_for_is_refused(secured: tuple[int, int, Path]) -> None:
     url = f"tls://127.0.0.1:{secured[0]}"
     run = bench(0, "--url", url, "-n", "1", "-t", "0.1")

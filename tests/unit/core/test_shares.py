@@ -144,6 +144,7 @@ def test_a_thousand_floods_share_what_is_there() -> None:
     assert 0 < let_go <= LET_GO_AT_ONCE
 
 
+@pytest.mark.slow
 def test_messages_of_many_publishers_share_what_is_there() -> None:
     """What waits of all of them takes effect in a few passes, however many they are."""
     harness = Harness()
@@ -303,6 +304,7 @@ def test_who_publishes_to_many_has_few_messages_under_way(qos: int) -> None:
     assert not publisher.link.held_back
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("to", "qos"), [("many", 1), ("many", 2), ("many", 0), ("$share/{}/many", 1)])
 def test_what_is_sent_to_many_at_once_is_bounded_from_the_first_message_on(to: str, qos: int) -> None:
     """Nothing of this client has taken effect yet, so nothing says yet how many its messages are for: sessions or groups,

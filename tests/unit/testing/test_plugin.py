@@ -136,6 +136,7 @@ def _is_installed() -> bool:
     return any(found.name == "headrace" for found in entry_points(group="pytest11"))
 
 
+@pytest.mark.slow
 def test_a_foreign_suite_passes(tmp_path: Path) -> None:
     (tmp_path / "application.py").write_text(APPLICATION, encoding="utf-8")
     (tmp_path / "test_application.py").write_text(SUITE, encoding="utf-8")
@@ -144,6 +145,7 @@ def test_a_foreign_suite_passes(tmp_path: Path) -> None:
     assert "7 passed" in ran.stdout
 
 
+@pytest.mark.slow
 def test_a_failure_shows_the_log_of_each_broker(tmp_path: Path) -> None:
     (tmp_path / "test_failing.py").write_text(FAILING, encoding="utf-8")
     ran = run(tmp_path)

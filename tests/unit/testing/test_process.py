@@ -19,6 +19,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 from broker_process import build_environment
 from headrace.testing import BrokerFailed, BrokerProcess
 
+pytestmark = pytest.mark.slow
+
 V2 = CallbackAPIVersion.VERSION2
 
 

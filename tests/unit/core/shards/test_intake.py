@@ -141,6 +141,7 @@ def test_nobody_waits_for_a_slow_client() -> None:
     assert load.waited < 1000
 
 
+@pytest.mark.slow
 def test_who_was_found_to_be_slow_is_not_waited_for_again_at_once() -> None:
     cluster = shards()
     slow = cluster[2].client("s", version=5)
@@ -157,6 +158,7 @@ def test_who_was_found_to_be_slow_is_not_waited_for_again_at_once() -> None:
     assert first <= 2 * intake.CHECK_MS
 
 
+@pytest.mark.slow
 def test_nothing_is_left_lying_for_long() -> None:
     """Somebody takes much, and gets as much from a publisher in its own shard: the others have their turn."""
     cluster = shards(inflight_max=20)
