@@ -55,13 +55,8 @@ class Bench:
         return found
 
 
-# Marks the tests that the gate runs in a folder alone.
-deep_by_url = pytest.mark.parametrize(
-    "bench", [False, pytest.param(True, marks=pytest.mark.deep)], ids=["folder", "url"], indirect=True
-)
-
-
-@pytest.fixture(params=[False, True], ids=["folder", "url"])
+# What there is of a URL alone the gate runs with one journal: tests/spark/archive/test_by_url.py.
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.deep)], ids=["folder", "url"])
 def bench(request: pytest.FixtureRequest, spark: SparkSession, shards: Shards, tmp_path: Path) -> Bench:
     return Bench(spark, shards, tmp_path / "lake", request.param)
 
@@ -80,7 +75,6 @@ def test_the_table_equals_all_journals_and_the_consumer_is_at_each_end(bench: Be
     assert bench.rows() == bench.shards.rows()
 
 
-@deep_by_url
 def test_a_lost_checkpoint_repeats_nothing(bench: Bench) -> None:
     bench.archive(records_per_trigger_max=500)
     shutil.rmtree(bench.lake / "_checkpoints")
@@ -89,7 +83,6 @@ def test_a_lost_checkpoint_repeats_nothing(bench: Bench) -> None:
     assert bench.rows() == bench.shards.rows()
 
 
-@deep_by_url
 def test_an_older_checkpoint_loses_nothing(bench: Bench, tmp_path: Path) -> None:
     bench.archive(records_per_trigger_max=400)
     checkpoints = bench.lake / "_checkpoints"

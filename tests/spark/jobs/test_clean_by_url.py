@@ -49,6 +49,7 @@ def bench(spark: SparkSession, tmp_path: Path) -> Bench:
     return Bench(spark, tmp_path / "lake")
 
 
+@pytest.mark.deep
 def test_rows_are_where_they_belong_and_another_driver_goes_on(bench: Bench) -> None:
     bench.add(made(range(60)))
     assert bench.clean() == 60

@@ -247,7 +247,7 @@ def test_the_journals_of_shards_are_worked_on_in_turn(
     assert metrics.next_range(turns, settings)[1] is None
 
 
-@pytest.mark.parametrize("name", ["traffic", "devices"])
+@pytest.mark.parametrize("name", ["traffic", pytest.param("devices", marks=pytest.mark.deep)])
 def test_what_a_restore_took_out_is_missed_until_it_is_back(
     spark: SparkSession, journal: Writer, tmp_path: Path, name: str
 ) -> None:

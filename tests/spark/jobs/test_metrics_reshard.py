@@ -101,7 +101,7 @@ def after(broker: BrokerProcess) -> None:
     leave(publisher)
 
 
-@pytest.mark.parametrize("is_cut", [False, True])
+@pytest.mark.parametrize("is_cut", [pytest.param(False, marks=pytest.mark.deep), True])
 def test_shards_go_on_where_the_journal_ended(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cut: bool
 ) -> None:
