@@ -19,7 +19,7 @@ LINK_S = 60.0
 RUN = """
 import sys
 import uvloop
-from headrace.commands.main import set_up_logs
+from headrace.commands.logs import set_up_logs
 from headrace.config import load
 from headrace.node.node import Node
 from headrace.workers.place import Place

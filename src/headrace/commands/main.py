@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import click
-import structlog
 
 from headrace.commands.consumer import consumer
 from headrace.commands.mosquitto import from_mosquitto
@@ -181,6 +179,8 @@ def serve(
     if admin is not None:
         options.append(f"admin={json.dumps(admin)}")
     config = load(config_file, options)
+    from headrace.commands.logs import set_up_logs
+
     set_up_logs(config)
     if snapshot is not None:
         _bootstrap(snapshot, Path(config.data_dir))
@@ -196,6 +196,7 @@ def serve(
 @click.option("--bound", type=int, multiple=True)
 def worker(config_file: Path, place: str, control: int, bound: tuple[int, ...]) -> None:
     """Run one worker of a supervisor, which alone starts this."""
+    from headrace.commands.logs import set_up_logs  # before all that imports structlog
     from headrace.node.serving import reread, work
     from headrace.workers.place import Place
 
@@ -210,35 +211,6 @@ def _bootstrap(snapshot: Path, data_dir: Path) -> None:
 
     count = bootstrap(snapshot, data_dir, lambda line: click.echo(f"headrace: {line}", err=True))
     click.echo(f"headrace: {data_dir} made from {snapshot}: {count} records", err=True)
-
-
-def set_up_logs(config: Config, worker: int | None = None) -> None:
-    """Send logs to stderr, as JSON or text as `log.format` says; those of a worker with its number."""
-    renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer()
-        if config.log.format == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    )
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([] if worker is None else [_named(worker)]),
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(
-            logging.getLevelNamesMapping()[config.log.level.upper()]
-        ),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
-    )
-
-
-def _named(worker: int) -> structlog.typing.Processor:
-    def name(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        event.setdefault("worker", worker)
-        return event
-
-    return name
 
 
 # config
