@@ -60,6 +60,14 @@ def ask(
             return Answer(error.code, error.read(), error.headers)
 
 
+@pytest.fixture(scope="module")
+def broker_settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """Of the one broker that all refusals come from."""
+    token = tmp_path_factory.mktemp("token") / "token"
+    token.write_text("secret\n")
+    return {"journal.token_file": token}
+
+
 @pytest.fixture
 def serving(brokers: Brokers, tmp_path: Path) -> BrokerProcess:
     (tmp_path / "token").write_text("secret\n")
@@ -152,9 +160,9 @@ def test_a_consumer_is_removed_by_who_may_operate(brokers: Brokers, tmp_path: Pa
     ],
 )
 def test_refusals_say_why(
-    serving: BrokerProcess, path: str, options: dict[str, Any], status: int, problem: str
+    broker: BrokerProcess, path: str, options: dict[str, Any], status: int, problem: str
 ) -> None:
-    answer = ask(serving, path, **options)
+    answer = ask(broker, path, **options)
     assert answer.status == status
     if problem:
         assert problem in answer.problem
@@ -177,11 +185,11 @@ def test_without_a_token_file_nobody_reads(own_broker: BrokerProcess) -> None:
     ],
 )
 def test_ranges_of_any_size_are_answered_and_never_an_error_of_ours(
-    serving: BrokerProcess, clients: Clients, span: str, status: int
+    broker: BrokerProcess, clients: Clients, span: str, status: int
 ) -> None:
-    clients(serving).deliver("t", b"x")
-    name = json.loads(ask(serving).body)["segments"][0]["name"]
-    answer = ask(serving, f"/files/{name}", span=span)
+    clients(broker).deliver("t", b"x")
+    name = json.loads(ask(broker).body)["segments"][0]["name"]
+    answer = ask(broker, f"/files/{name}", span=span)
     assert answer.status == status
     assert status == 206 or answer.problem
 
@@ -189,15 +197,15 @@ def test_ranges_of_any_size_are_answered_and_never_an_error_of_ours(
 @pytest.mark.parametrize(
     "name", [f"{2**63:020d}.log", f"{10**19:020d}.log", "-1.log", "..", "%2e%2e%2fwatermark", "x" * 300]
 )
-def test_names_that_are_none_are_not_found(serving: BrokerProcess, name: str) -> None:
-    assert ask(serving, f"/files/{name}").status == 404
+def test_names_that_are_none_are_not_found(broker: BrokerProcess, name: str) -> None:
+    assert ask(broker, f"/files/{name}").status == 404
 
 
 @pytest.mark.parametrize("offset", [-1, 2**63, 2**70, 1.5, "1"])
-def test_positions_that_are_none_are_refused(serving: BrokerProcess, offset: object) -> None:
-    uuid = json.loads(ask(serving).body)["uuid"]
+def test_positions_that_are_none_are_refused(broker: BrokerProcess, offset: object) -> None:
+    uuid = json.loads(ask(broker).body)["uuid"]
     body = {"uuid": uuid, "epoch": 1, "offset": offset}
-    answer = ask(serving, "/consumers/c/register", body=body)
+    answer = ask(broker, "/consumers/c/register", body=body)
     assert answer.status == 400
     assert "offset" in answer.problem
 
