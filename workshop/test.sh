@@ -33,7 +33,8 @@ check() {
 # has a part in runs in the interpreted build alone.
 both=(tests/e2e/test_{bad_input,clusters,connect,flow,frames,in_flight,qos,retained,session,shared,topics,transports,wills}.py)
 pure=(tests/spark tests/conformance/test_statements.py tests/unit/{benchmarks,console,demo,mosquitto}
-  tests/unit/{test_ownership.py,test_packaging.py,test_style.py,services/test_acl_decisions.py,services/test_verifying.py})
+  tests/unit/{test_ownership,test_packaging,test_style,clients/frame/test_processed,clients/frame/test_transactions}.py
+  tests/unit/services/test_{acl_decisions,verifying}.py)
 jobs=(tests/spark/jobs)
 tests_of() {
   case $1 in

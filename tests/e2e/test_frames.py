@@ -182,6 +182,7 @@ def test_who_says_nothing_is_closed_in_time(tmp_path: Path) -> None:
         finish(served.broker)
 
 
+@pytest.mark.slow
 def test_what_was_answered_outlives_a_kill_and_is_known_when_it_comes_again(tmp_path: Path) -> None:
     served = Served(tmp_path)
     broker = served.broker.start()

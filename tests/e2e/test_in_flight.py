@@ -40,6 +40,7 @@ def summary(packets: list[Packet]) -> list[tuple[bytes, int, bool]]:
     return [(one.payload, one.packet_id, one.dup) for one in packets]
 
 
+@pytest.mark.slow
 @CUTS
 @pytest.mark.parametrize("version", [4, 5])
 def test_out_of_order_acks_then_a_cut(

@@ -7,9 +7,13 @@ import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from broker_process import BrokerProcess, wait_until
 from e2e.raw import RawClient, SilenceError
 from e2e.wire import PUBACK
+
+pytestmark = pytest.mark.slow
 
 Brokers = Callable[..., BrokerProcess]
 Clients = Callable[..., RawClient]

@@ -21,6 +21,7 @@ def bench(port: int, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -108,6 +109,7 @@ def test_an_unknown_mode_exits_2_and_names_the_option() -> None:
     assert "--mode" in run.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "named"),
     [

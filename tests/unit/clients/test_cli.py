@@ -51,6 +51,7 @@ def test_a_message(port: int, protocol: str, qos: str) -> None:
         assert wait(process) == (0, b"cli/a hello\n", b"")
 
 
+@pytest.mark.slow
 @pytest.mark.mosquitto
 @pytest.mark.parametrize("qos", ["0", "1", "2"])
 def test_lines_of_stdin_keep_their_order(port: int, qos: str) -> None:

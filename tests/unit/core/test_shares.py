@@ -120,6 +120,7 @@ def test_a_neighbour_is_acknowledged_within_a_bounded_number_of_passes(name: str
         assert passes <= 2 * (ENTRIES // broker.worker.settings.deliveries_at_once + 4)
 
 
+@pytest.mark.slow
 def test_a_thousand_floods_share_what_is_there() -> None:
     settings = BrokerSettings()
     settings.commit_bytes_max = 1 << 40

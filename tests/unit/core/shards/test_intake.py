@@ -117,6 +117,7 @@ def test_a_subscriber_that_takes_all_the_time_loses_nothing(owed_max: int) -> No
     assert not any(waits(writer) for writer in load.writers)
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_a_slow_client() -> None:
     """It is at its limit, and loses what is too much for it as in one shard. What others get takes as long as before but
     for a tenth of the time."""
