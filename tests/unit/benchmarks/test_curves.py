@@ -38,7 +38,6 @@ def test_no_curve_has_a_cliff(name: str) -> None:
     assert not found.cliffs, f"{found.unit}: {[(point.size, point.per_unit) for point in found.points]}"
 
 
-@pytest.mark.compiled
 @pytest.mark.parametrize("name", CURVES)
 def test_a_curve_is_measured_in_time_too(name: str) -> None:
     found = measure(CURVES[name], 100, cpu_ns, repeats=1)
