@@ -174,7 +174,8 @@ def _copy_records(
             last = min(info.end_offset, end)
             batches = reader.scan(info.base_offset, last, uuid=uuid, epoch=epoch)
             writer.write(info.base_offset, clipped(hold.watched(batches), info.base_offset, last))
-    write_watermark(disk, target, uuid, epoch, end)
+    # Read last: compaction goes on meanwhile, and what it takes moves that offset first.
+    write_watermark(disk, target, uuid, epoch, end, reader.complete_offset())
     return Manifest(VERSION, uuid, epoch, start, end, time_ns() // 1000, {})
 
 

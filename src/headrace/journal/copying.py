@@ -131,8 +131,12 @@ def copy_consumers(disk: Disk, source: Path, target: Path) -> None:
             disk.replace(target / CONSUMERS / position.name, position.pack())
 
 
-def write_watermark(disk: Disk, target: Path, uuid: str, epoch: int, end: int) -> None:
-    disk.replace(target / WATERMARK, WatermarkState(UUID(uuid).bytes, epoch, end, end).pack_page())
+def write_watermark(disk: Disk, target: Path, uuid: str, epoch: int, end: int, complete_offset: int) -> None:
+    """Write what a copy that ends at `end` says of itself. `complete_offset`: from where the original is complete, which
+    nothing but this says: segments are written anew, and what `reshard` has made never said it."""
+    complete = min(complete_offset, end)
+    state = WatermarkState(UUID(uuid).bytes, epoch, end, end, complete_offset=complete)
+    disk.replace(target / WATERMARK, state.pack_page())
 
 
 def sync_directories(disk: Disk, root: Path) -> None:

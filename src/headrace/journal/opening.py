@@ -96,16 +96,15 @@ class Recovery:
             sealed.append(loader.load(tail.segment.base_offset, file.segment.base_offset))
         state.high_watermark = state.durable_offset = tail.segment.end_offset
         state.last_timestamp_us = max(segment.max_timestamp_us for segment in [*sealed, file.segment])
-        state.complete_offset = self._complete_offset(sealed)
+        state.complete_offset = self._complete_offset(state, sealed)
         unverified = [segment for segment in sealed if segment.base_offset < verified_from]
         return Recovered([*sealed, file.segment], file, state, unverified, taken_in)
 
-    def _complete_offset(self, sealed: Sequence[Segment]) -> int:
+    def _complete_offset(self, state: WatermarkState, sealed: Sequence[Segment]) -> int:
         """Return the offset as it was published; where nobody has, behind the last segment that compaction has
         written."""
-        published = self._slots[0].complete_offset if self._slots else UNKNOWN
-        if published != UNKNOWN:
-            return published
+        if state.complete_offset != UNKNOWN:
+            return state.complete_offset
         for segment in reversed(sealed):
             if is_compacted(self._disk, segment.path):
                 return segment.end_offset
@@ -198,9 +197,10 @@ class Recovery:
             )
         epoch = max(header.epoch, tail.epoch, newest.epoch)
         durable = min(end, max(known_durable, newest.durable_offset))
-        state = WatermarkState(
-            header.uuid, epoch, durable, durable, newest.last_timestamp_us, newest.sequence
-        )
+        # With the marks: a crash behind the rise of the epoch must not take them away.
+        last_us, sequence, start = newest.last_timestamp_us, newest.sequence, newest.start_offset
+        complete = min(newest.complete_offset, end)
+        state = WatermarkState(header.uuid, epoch, durable, durable, last_us, sequence, start, complete)
         state.version = newest.version
         if end < newest.high_watermark:
             self._raise_epoch(state, end, newest.high_watermark)

@@ -115,7 +115,8 @@ class Repair:
         nothing says that less was lost."""
         newest = self.report.state or WatermarkState(self._uuid, 0, 0, 0)
         last_us, sequence, start = newest.last_timestamp_us, newest.sequence, newest.start_offset
-        state = WatermarkState(self._uuid, self._epoch, end, end, last_us, sequence, start)
+        complete = min(newest.complete_offset, end)
+        state = WatermarkState(self._uuid, self._epoch, end, end, last_us, sequence, start, complete)
         state.version = newest.version
         if self.report.state is None:
             self._keep(self.data_dir / WATERMARK)

@@ -119,7 +119,7 @@ def _build(source: Path, made: Path, manifest: Manifest, end: int, kept: list[Pa
     for path in kept:
         copy_file(disk, path, made / DIRECTORY / path.name)
     copy_consumers(disk, source, made)
-    write_watermark(disk, made, manifest.uuid, epoch, end)
+    write_watermark(disk, made, manifest.uuid, epoch, end, reader.complete_offset())
     return Manifest(VERSION, manifest.uuid, epoch, manifest.start_offset, end, time_ns() // 1000, {})
 
 

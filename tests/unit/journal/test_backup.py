@@ -63,6 +63,22 @@ def test_a_running_log_is_backed_up_and_restored(tmp_path: Path) -> None:
     assert ConsumerPosition.read(tmp_path / "new", "archive").offset == 5
 
 
+def test_a_copy_says_from_where_the_journal_is_complete(tmp_path: Path) -> None:
+    """What lies below was compacted, or is of the journal that was divided: readers that need all begin behind it."""
+    started = running(tmp_path / "data")
+    started.log._watermark.publish_complete(15)
+    backup(tmp_path / "data", tmp_path / "copy")
+    started.log.close()
+    for number, (to, complete) in enumerate([(None, 15), (20, 15), (15, 15), (9, 9)]):
+        restore(tmp_path / "copy", tmp_path / f"new-{number}", to)
+        reader = JournalReader(tmp_path / f"new-{number}")
+        assert reader.complete_offset() == complete
+        opened(tmp_path / f"new-{number}").close()
+        assert reader.complete_offset() == complete
+    backup(tmp_path / "new-0", tmp_path / "again")
+    assert JournalReader(tmp_path / "again").complete_offset() == 15
+
+
 @pytest.mark.parametrize("to", [0, 1, 3, 14, 15, 29, 30])
 def test_to_an_offset(tmp_path: Path, to: int) -> None:
     running(tmp_path / "data").log.close()

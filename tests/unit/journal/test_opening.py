@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
 import pytest
 
+from headrace.journal.disk import DISK, Disk
 from headrace.journal.errors import CorruptFile, CorruptJournal
+from headrace.journal.log import SegmentedLog
+from headrace.journal.reader import JournalReader
 from headrace.journal.snapshot import SnapshotWriter, positions
-from unit.journal.log_at import Started, filled, opened
+from headrace.journal.watermark import read_state
+from unit.journal.log_at import SMALL, Started, filled, opened, silent
 
 
 def killed_copy(tmp_path: Path, *bodies: bytes) -> Path:
@@ -85,6 +90,32 @@ def test_a_cut_removes_the_snapshots_beyond_it(tmp_path: Path) -> None:
     log = opened(data_dir)
     assert log.epoch == 2
     log.close()
+
+
+class Cut(Disk):
+    """Ends with the first file that is put into the place of another one, as a power cut behind it."""
+
+    def replace(self, path: Path, data: bytes) -> None:
+        super().replace(path, data)
+        raise OSError(errno.EIO, "cut")
+
+
+def test_a_crash_behind_the_rise_of_the_epoch_takes_no_mark_away(tmp_path: Path) -> None:
+    """From where the journal is complete, and where it begins, stands in the file that is replaced then."""
+    data_dir = killed_copy(tmp_path, b"a", b"b", b"c")
+    log = opened(data_dir)
+    log._watermark.publish_start(0)
+    log._watermark.publish_complete(1)
+    log.close()
+    state = read_state(DISK, data_dir)
+    state.high_watermark += 1  # published, and never on the disk
+    (data_dir / "watermark").write_bytes(state.pack_page())
+    with pytest.raises(OSError, match="cut"):
+        SegmentedLog.open(data_dir, SMALL, silent, Cut())
+    state = read_state(DISK, data_dir)
+    assert (state.epoch, state.start_offset, state.complete_offset) == (2, 0, 1)
+    opened(data_dir).close()
+    assert JournalReader(data_dir).complete_offset() == 1
 
 
 def test_a_first_segment_that_retention_did_not_take_is_missed(tmp_path: Path) -> None:

@@ -194,3 +194,17 @@ def test_what_a_newer_headrace_wrote_is_left_alone(tmp_path: Path) -> None:
         with pytest.raises(JournalError, match="nothing was changed"):
             repair.run()
     assert not verify(tmp_path).ok
+
+
+def test_what_the_journal_says_of_its_beginning_stays(tmp_path: Path) -> None:
+    """From where it is complete, and where it begins: nothing else knows of a journal that was divided."""
+    filled(tmp_path, BODIES)
+    log = opened(tmp_path)
+    log._watermark.publish_complete(6)
+    log.close()
+    hurt(log_file(tmp_path, 8), 64 + SIZE + 500)
+    repaired(tmp_path)
+    reader = JournalReader(tmp_path)
+    assert reader.complete_offset() == 6
+    content(tmp_path)
+    assert reader.complete_offset() == 6
