@@ -7,14 +7,15 @@ batch), after the last of the others is acknowledged: a batch that is done again
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructField
 
 from headrace_spark.base.lake_url import Location
 from headrace_spark.devices.outgoing import PRODUCER, SEQUENCE
@@ -23,6 +24,13 @@ from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.table_log import Tables
 from headrace_spark.lake.tables import DEAD_LETTERS
 
+_MEANT: Final[Mapping[str, Callable[[], Column]]] = {
+    "payload": lambda: F.lit(b""),
+    "qos": lambda: F.lit(1),
+    "retain": lambda: F.lit(False),
+    "user_properties": F.array,
+}
+"""What a message has where its row says nothing; made late, since a column needs a session."""
 _FOUND: Final = f"{PRODUCER} string, {SEQUENCE} long, reason string"
 
 
@@ -74,5 +82,12 @@ class DeadLetters:
     def _add(self, rows: DataFrame, query: str, batch: int) -> None:
         self._table.create()
         today = F.current_date().alias("date")
-        columns = [F.col(name) for name in DEAD_LETTERS.columns.names if name != "date"]
+        columns = [_as_meant(field) for field in DEAD_LETTERS.columns if field.name != "date"]
         self._table.append(rows.select(*columns, today), f"dead-letters-{query}", batch)
+
+
+def _as_meant(field: StructField) -> Column:
+    """Return a column of a row as its message would have had it: what a row need not say is null in the outbox."""
+    meant = _MEANT.get(field.name)
+    given = F.col(field.name)
+    return given if meant is None else F.coalesce(given, meant().cast(field.dataType)).alias(field.name)
