@@ -13,8 +13,12 @@
     GET    /v1/sessions?tenant=T&pattern=P&state=S&limit=N&from=PLACE   {"rows", "next", "unanswered"}
     GET    /v1/sessions/CLIENT?tenant=T     everything about one
     DELETE /v1/sessions/CLIENT?tenant=T     drops it: {"connected", "messages"}
-    METHOD /v1/sessions?tenant=T&client=CLIENT   the same, as of /v1/clients: for a client id that a path does not carry
-                                                 unharmed (a//b, ..), and for one that is called `behind`
+    GET    /v1/subscriptions?tenant=T&pattern=P&state=S&filter=F&topic=TOPIC&limit=N&from=PLACE   {"rows", "next",
+                                                                                                 "unanswered"}
+    GET    /v1/retained?tenant=T&filter=F&limit=N&from=PLACE   {"rows", "next", "unanswered"}: retained messages of T
+    GET    /v1/retained/TOPIC?tenant=T      one of them, with its payload and properties
+    METHOD /v1/sessions?tenant=T&client=CLIENT   the same, as of /v1/clients and /v1/retained: for a name that a path does
+                                                 not carry unharmed (a//b, ..), and for a client called `behind`
 
     GET    /v1/clusters?tenant=T&topic=FILTER&cluster=C&limit=N&from=PLACE   {"rows", "next"}: topic queues and consumer
                                                                              clusters; `from` is `next` of the page before
@@ -60,10 +64,12 @@ from headrace.mqtt.topics import filter_error, valid_topic
 from headrace.services.cluster_rows import ClusterRow, QueueRow, Wanted
 from headrace.services.laggards import LIMIT_MAX as LAGGARDS_MAX
 from headrace.services.laggards import Laggard, Laggards
-from headrace.services.paging import LIMIT_MAX, Place, ShardRows
+from headrace.services.paging import LIMIT_MAX, ByHome, Place, ShardRows
 from headrace.services.removals import Removals, Removed
-from headrace.services.session_rows import Chosen, Client, SessionDetails, SessionRow, SessionsByHome
+from headrace.services.retained_rows import Kept, RetainedMessage, RetainedRow, RetainedRows
+from headrace.services.session_rows import Chosen, Client, SessionDetails, SessionRow, SessionRows
 from headrace.services.sessions import STATES
+from headrace.services.subscription_rows import Sought, SubscriptionRow
 from headrace.services.tracing import Trace, Tracing
 
 Answers = dict[Resource, Answer]
@@ -139,6 +145,12 @@ def _filter(text: str) -> str:
 def _topic(text: str) -> str:
     if not valid_topic(text.encode("utf-8")):
         raise ValueError("it is no topic name: what is removed is named exactly, without wildcards")
+    return text
+
+
+def _topic_of_messages(text: str) -> str:
+    if not valid_topic(text.encode("utf-8")):
+        raise ValueError("it is no topic name, which has no wildcards")
     return text
 
 
@@ -272,6 +284,39 @@ SESSIONS: Final = Resource(
 SESSION: Final = Resource(
     "GET", "/v1/sessions/{client:path}", READ, _HOME, _NAMED, summary="Show a session", answer=SessionDetails
 )
+SUBSCRIPTIONS: Final = Resource(
+    "GET",
+    "/v1/subscriptions",
+    READ,
+    Pages(goes_on=True),
+    (
+        *_LISTED,
+        one_of("state", STATES),
+        Parameter("filter", _filter, ""),
+        Parameter("topic", _topic_of_messages, ""),
+        *_SHORT_PAGE,
+    ),
+    summary="List the subscriptions of sessions",
+    answer=Listing[SubscriptionRow],
+)
+RETAINED: Final = Resource(
+    "GET",
+    "/v1/retained",
+    READ,
+    Pages(goes_on=True),
+    (_TENANT, Parameter("filter", _filter, ""), *_SHORT_PAGE),
+    summary="List retained messages",
+    answer=Listing[RetainedRow],
+)
+RETAINED_MESSAGE: Final = Resource(
+    "GET",
+    "/v1/retained/{topic:path}",
+    READ,
+    AtHome(lambda homes, values: homes.of_topic(values["tenant"], values["topic"])),
+    (_TENANT, Parameter("topic", _topic_of_messages, required=True)),
+    summary="Show a retained message",
+    answer=RetainedMessage,
+)
 DROP_SESSION: Final = Resource(
     "DELETE",
     "/v1/sessions/{client:path}",
@@ -289,6 +334,9 @@ RESOURCES: Final = (  # the path of one that is called `behind` is that of the l
     KICK_CLIENT,
     SESSIONS,
     SESSION,
+    SUBSCRIPTIONS,
+    RETAINED,
+    RETAINED_MESSAGE,
     CLUSTERS,
     QUEUES,
     REMOVE_CLUSTER,
@@ -333,21 +381,38 @@ def of_laggards(laggards: Laggards) -> Answers:
     return {BEHIND: behind}
 
 
-def of_sessions(rows: ShardRows[Chosen], found: SessionsByHome) -> Answers:
-    """Return what lists sessions and clients that are connected, and shows one."""
+def of_sessions(
+    rows: ShardRows[Chosen], found: ByHome[SessionRows], subscriptions: ShardRows[Sought]
+) -> Answers:
+    """Return what lists sessions, their subscriptions, and clients that are connected, and shows one."""
 
     async def page(values: Values) -> object:
-        wanted = Chosen(values["tenant"], values["pattern"], values.get("state", ""), "state" not in values)
-        try:
-            return {**await _page(rows, wanted, values), "unanswered": []}
-        except ShardAway as error:
-            return {"rows": [], "next": str(Place(shard=error.shard + 1)), "unanswered": [error.shard]}
+        as_clients = "state" not in values
+        wanted = Chosen(values["tenant"], values["pattern"], values.get("state", ""), as_clients)
+        return await _listing(rows, wanted, values)
+
+    async def subscribed(values: Values) -> object:
+        of = Chosen(values["tenant"], values["pattern"], values["state"])
+        return await _listing(subscriptions, Sought(of, values["filter"], values["topic"]), values)
 
     return {
         CLIENTS: page,
         SESSIONS: page,
+        SUBSCRIPTIONS: subscribed,
         CLIENT: lambda of: found.of(of["tenant"], of["client"]).client(of["tenant"], of["client"]),
         SESSION: lambda of: found.of(of["tenant"], of["client"]).session(of["tenant"], of["client"]),
+    }
+
+
+def of_retained(rows: ShardRows[Kept], found: ByHome[RetainedRows]) -> Answers:
+    """Return what lists retained messages, and shows one."""
+
+    async def page(values: Values) -> object:
+        return await _listing(rows, Kept(values["tenant"], values["filter"]), values)
+
+    return {
+        RETAINED: page,
+        RETAINED_MESSAGE: lambda of: found.of(of["tenant"], of["topic"]).message(of["tenant"], of["topic"]),
     }
 
 
@@ -360,6 +425,14 @@ def of_queues(rows: ShardRows[Wanted]) -> Answers:
         return await _page(rows, wanted, values)
 
     return {CLUSTERS: page, QUEUES: page}
+
+
+async def _listing(rows: ShardRows[W], wanted: W, values: Values) -> dict[str, object]:
+    """Return a page that names its shard if that is away."""
+    try:
+        return {**await _page(rows, wanted, values), "unanswered": []}
+    except ShardAway as error:
+        return {"rows": [], "next": str(Place(shard=error.shard + 1)), "unanswered": [error.shard]}
 
 
 async def _page(rows: ShardRows[W], wanted: W, values: Values) -> dict[str, object]:

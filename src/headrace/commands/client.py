@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import click
 
@@ -44,13 +46,26 @@ def list_clients(
     Exit status 1 if a shard did not answer: it is named, and the others are listed.
     """
     from headrace.console.clients import HEADER, line
+
+    list_rows(client, "clients", {"tenant": tenant, "pattern": pattern}, as_json, HEADER, line)
+
+
+def list_rows(
+    client: AdminClient,
+    what: str,
+    asked: Mapping[str, str | None],
+    as_json: bool,
+    header: str,
+    line: Callable[[Mapping[str, Any]], str],
+) -> None:
+    """Print all rows of the list `what`, each as JSON or as `line` makes it behind a header. Ends with exit status 1 if a
+    shard did not answer."""
     from headrace.console.clusters import rows
 
     unanswered: list[int] = []
-    asked = {"tenant": tenant, "pattern": pattern}
     if not as_json:
-        click.echo(HEADER)
-    for row in rows(client, asked, "clients", unanswered):
+        click.echo(header)
+    for row in rows(client, asked, what, unanswered):
         click.echo(json.dumps(row) if as_json else line(row))
     tell_unanswered(unanswered)
 

@@ -36,6 +36,8 @@ class LazyGroup(click.Group):
     lazy: ClassVar[dict[str, tuple[str, str]]] = {
         "pipeline": ("headrace.commands.pipeline", "pipeline"),
         "client": ("headrace.commands.client", "client"),
+        "subscription": ("headrace.commands.topic", "subscription"),
+        "retained": ("headrace.commands.topic", "retained"),
         "frame": ("headrace.commands.frame", "frame"),
         "bench": ("headrace.clients.bench", "bench"),
         "pub": ("headrace.clients.cli", "pub"),

@@ -15,10 +15,12 @@ def dropped_there(admin: AdminClient, tenant: str, client_id: str) -> dict[str, 
     return named(admin, "DELETE", "sessions", tenant, client_id)
 
 
-def named(admin: AdminClient, method: str, what: str, tenant: str, client_id: str) -> dict[str, Any]:
-    """Return what a broker answers about one of `what`, "sessions" or "clients". The client id is in the query, where
-    nothing on the way makes another one of it. Raises NotThere, BrokersOwn, Unreachable, Refused."""
-    asked = urlencode({"tenant": tenant, "client": client_id}, quote_via=quote, safe="")
+def named(
+    admin: AdminClient, method: str, what: str, tenant: str, name: str, parameter: str = "client"
+) -> dict[str, Any]:
+    """Return what a broker answers about one of `what`, "sessions", "clients" or "retained". Its name is in the query, as
+    `parameter`, where nothing on the way makes another one of it. Raises NotThere, BrokersOwn, Unreachable, Refused."""
+    asked = urlencode({"tenant": tenant, parameter: name}, quote_via=quote, safe="")
     try:
         found = admin.ask(method, f"/v1/{what}?{asked}")
     except Refused as error:

@@ -15,7 +15,16 @@ from headrace import __version__
 from headrace.api.app import application
 from headrace.api.journal import JournalRoutes
 from headrace.api.openapi import description
-from headrace.api.operations import RESOURCES, of_laggards, of_queues, of_removals, of_sessions, of_traces
+from headrace.api.operations import (
+    RESOURCES,
+    Answers,
+    of_laggards,
+    of_queues,
+    of_removals,
+    of_retained,
+    of_sessions,
+    of_traces,
+)
 from headrace.api.resource import served
 from headrace.api.tokens import Tokens
 from headrace.build import build
@@ -36,10 +45,12 @@ from headrace.services.journal_metrics import JournalCollector, JournalFigures, 
 from headrace.services.laggards import Laggards
 from headrace.services.latencies import HistogramCollector, LatencyHistograms
 from headrace.services.metrics import BuildCollector, PastReads, Reads, ReadsCollector, registry
-from headrace.services.paging import ShardRows
+from headrace.services.paging import ByHome, ShardRows
 from headrace.services.process_metrics import ProcessFigures
 from headrace.services.removals import Removals
-from headrace.services.session_rows import SessionRows, SessionsByHome
+from headrace.services.retained_rows import RetainedRows, WalksByShard
+from headrace.services.session_rows import SessionRows
+from headrace.services.subscription_rows import SubscriptionRows
 from headrace.services.watchdog import Watchdog
 
 Found = TypeVar("Found")
@@ -117,7 +128,7 @@ def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[
     brokers = OfShards(lambda: [broker for broker in worker.brokers if broker.shard not in lost])
     collectors = registry(worker, parts.doors, parts.watchdog, process, *_collectors(parts, limits))
     folds = OfShards(lambda: [broker.fold for broker in brokers])
-    sessions = ByShard(shards, lambda one: SessionRows(one.broker.fold, one.number, parts.index, one.run))
+    lists = _Lists(parts, shards)
 
     def refresh() -> None:
         for one in _figures(shards):
@@ -128,7 +139,8 @@ def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[
         **of_traces(parts.doors.tracing),
         **of_laggards(Laggards(folds)),
         **of_queues(ShardRows(ByShard(shards, lambda shard: _rows(shard, worker)), lost)),
-        **of_sessions(ShardRows(sessions, lost), SessionsByHome(sessions, worker.homes, lost)),
+        **lists.of_sessions(),
+        **lists.of_retained(),
         **of_removals(Removals(brokers, lost)),
     }
     routes: list[BaseRoute] = [
@@ -137,6 +149,36 @@ def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[
         description(RESOURCES),
     ]
     return application(not_ready, collectors, routes, (refresh,))
+
+
+class _Lists:
+    """Makes lists of what the shards of a worker hold."""
+
+    def __init__(self, parts: Parts, shards: Sequence[OwnedShard]) -> None:
+        self._parts = parts
+        self._shards = shards
+        self._walks = WalksByShard()
+
+    def of_sessions(self) -> Answers:
+        """Return what lists and shows sessions, their subscriptions and clients."""
+        lost, homes, index = self._parts.lost, self._parts.worker.homes, self._parts.index
+        sessions = ByShard(self._shards, lambda one: SessionRows(one.broker.fold, one.number, index, one.run))
+        subscribed = ByShard(
+            self._shards, lambda one: SubscriptionRows(one.broker.fold, one.number, index, one.run)
+        )
+        found = ByHome(sessions, homes.of_client, lost)
+        return of_sessions(ShardRows(sessions, lost), found, ShardRows(subscribed, lost))
+
+    def of_retained(self) -> Answers:
+        """Return what lists and shows retained messages."""
+        lost, worker = self._parts.lost, self._parts.worker
+
+        def make(one: OwnedShard) -> RetainedRows:
+            walks = self._walks.of(one.number, one.run)
+            return RetainedRows(one.broker.fold, worker.clock, walks, one.number, self._parts.index)
+
+        retained = ByShard(self._shards, make)
+        return of_retained(ShardRows(retained, lost), ByHome(retained, worker.homes.of_topic, lost))
 
 
 def _figures(shards: Sequence[OwnedShard]) -> list[JournalFigures]:

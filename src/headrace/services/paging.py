@@ -7,17 +7,18 @@ there during a whole walk is met once, whatever comes and goes between two pages
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Generic, Protocol, Self, TypeVar
 
-from headrace.errors import ShardAway
+from headrace.errors import NotThere, ShardAway
 
 LIMIT_MAX: Final = 1000  # rows of a page
 _DIGITS_MAX: Final = 20
 _SHARD_PARTS: Final = 3
 
 W = TypeVar("W", contravariant=True)
+T = TypeVar("T")
 Rows = list[dict[str, object]]
 Away = Mapping[int, str]  # why a shard of this worker is not here now
 NOBODY_AWAY: Final[Away] = {}
@@ -81,6 +82,27 @@ class ShardRows(Generic[W]):
         if following is not None:
             return rows, replace(following, shard=number)
         return rows, Place(shard=numbers[1]) if len(numbers) > 1 else None
+
+
+class ByHome(Generic[T]):
+    """What all shards of a worker show, each thing found in the shard where its name is at home, as `home` says of a
+    tenant and a name. `away` as in `ShardRows`."""
+
+    def __init__(
+        self, shards: Mapping[int, T], home: Callable[[str, str], int], away: Away = NOBODY_AWAY
+    ) -> None:
+        self._shards = shards
+        self._home = home
+        self._away = away
+
+    def of(self, tenant: str, name: str) -> T:
+        """Return the shard where a name is at home. Raises NotThere if that is another worker's, ShardAway."""
+        shard = self._home(tenant, name)
+        if shard in self._away:
+            raise ShardAway(shard, self._away[shard])
+        if shard not in self._shards:
+            raise NotThere(f"{name!r} of tenant {tenant} is at home in shard {shard}, which is not here")
+        return self._shards[shard]
 
 
 def is_number(text: str) -> bool:

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from fnmatch import translate
 from typing import Final
 
-from headrace.core.homes import MEMBER_PREFIX, Homes
+from headrace.core.homes import MEMBER_PREFIX
 from headrace.core.state.session import OWN_PREFIXES, Session
 from headrace.core.state.state import Fold
-from headrace.errors import NotThere, ShardAway
+from headrace.errors import NotThere
 from headrace.services.connection_log import VERSIONS
-from headrace.services.paging import NOBODY_AWAY, Away, Place, Rows
+from headrace.services.paging import Place, Rows
 from headrace.services.sessions import Details, Summary, details, state_of, summary
 
 WORK: Final = 1000  # in a pass of the loop: one for each session that is looked at, ...
@@ -93,6 +93,12 @@ class Chosen:
         return has
 
 
+def checked_run(place: Place, run: int) -> None:
+    """Raise ValueError for a place that another run of the broker has named: it gave sessions other places."""
+    if place.inner not in (-1, run):
+        raise ValueError("from: the shard was opened again since that page: begin anew, without `from`")
+
+
 class SessionRows:
     """Lists the sessions of one shard. `run` is another number each time that the shard is opened."""
 
@@ -105,8 +111,7 @@ class SessionRows:
         """Return (at most `limit` rows from `place` on, where the next page goes on or None). A page may be short, even
         empty, and not the last one: where much was looked at that is not wanted. Raises ValueError for a place of another
         run."""
-        if place.inner not in (-1, self._run):
-            raise ValueError("from: the shard was opened again since that page: begin anew, without `from`")
+        checked_run(place, self._run)
         found: Rows = []
         work, is_wanted = 0, wanted.judge()
         for seen, session in enumerate(self._fold.roster.walk(place.number), 1):
@@ -160,21 +165,3 @@ class SessionRows:
             *self._where,
         )
         return asdict(client)
-
-
-class SessionsByHome:
-    """The sessions of all shards of a worker, each found where its client id is at home. `away` as in `ShardRows`."""
-
-    def __init__(self, shards: Mapping[int, SessionRows], homes: Homes, away: Away = NOBODY_AWAY) -> None:
-        self._shards = shards
-        self._homes = homes
-        self._away = away
-
-    def of(self, tenant: str, client_id: str) -> SessionRows:
-        """Return the shard where a client is at home. Raises NotThere if that is another worker's, ShardAway."""
-        shard = self._homes.of_client(tenant, client_id)
-        if shard in self._away:
-            raise ShardAway(shard, self._away[shard])
-        if shard not in self._shards:
-            raise NotThere(f"{client_id!r} of tenant {tenant} is at home in shard {shard}, which is not here")
-        return self._shards[shard]

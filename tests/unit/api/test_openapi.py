@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from inspect import isawaitable
 from typing import Any
 
 import msgspec
@@ -11,10 +12,24 @@ import msgspec
 from conformance.peer import Peer
 from harness import Harness
 from headrace.api.openapi import document
-from headrace.api.operations import CLIENTS, RESOURCES, SESSION, SESSIONS, of_sessions
+from headrace.api.operations import (
+    CLIENTS,
+    RESOURCES,
+    RETAINED,
+    RETAINED_MESSAGE,
+    SESSION,
+    SESSIONS,
+    SUBSCRIPTIONS,
+    of_retained,
+    of_sessions,
+)
+from headrace.api.resource import Resource
 from headrace.core.homes import Homes
-from headrace.services.paging import Place, ShardRows
-from headrace.services.session_rows import SessionRows, SessionsByHome
+from headrace.mqtt.properties import Properties
+from headrace.services.paging import ByHome, Place, ShardRows
+from headrace.services.retained_rows import RetainedRows, Walks
+from headrace.services.session_rows import SessionRows
+from headrace.services.subscription_rows import SubscriptionRows
 
 CONTENT = document(RESOURCES)
 
@@ -64,12 +79,25 @@ def test_what_it_refers_to_is_there_and_it_is_json() -> None:
 def test_what_is_answered_is_what_is_described() -> None:
     harness = Harness()
     Peer(harness, "c", clean=False, session_expiry_interval=99).subscribe("a/#")
-    shards = {0: SessionRows(harness.broker.fold, 0, 0, 7)}
-    answers = of_sessions(ShardRows(shards), SessionsByHome(shards, Homes()))
-    asked = {"tenant": "default", "client": "c", "pattern": "", "limit": 9, "from": Place()}
-    for resource in (CLIENTS, SESSIONS, SESSION):
-        values = asked | ({"state": ""} if resource is SESSIONS else {})
-        found: Any = answers[resource](values)
-        content = asyncio.run(found) if asyncio.iscoroutine(found) else found
+    properties = Properties()
+    properties.correlation_data, properties.user_properties = b"\x00\xff", [("n", "v")]
+    Peer(harness, "p").publish("a/b", b"\xff", 1, True, 7, properties.encode(), 9)
+    fold, homes = harness.broker.fold, Homes()
+    shards = {0: SessionRows(fold, 0, 0, 7)}
+    subscribed = ShardRows({0: SubscriptionRows(fold, 0, 0, 7)})
+    retained = {0: RetainedRows(fold, harness.clock, Walks(7), 0, 0)}
+    answers = of_sessions(ShardRows(shards), ByHome(shards, homes.of_client), subscribed)
+    answers |= of_retained(ShardRows(retained), ByHome(retained, homes.of_topic))
+    given = {"tenant": "default", "client": "c", "limit": 9, "from": Place()}
+
+    async def content_of(resource: Resource) -> Any:
+        values = {each.name: given.get(each.name, each.otherwise) for each in resource.parameters}
+        values |= {"topic": "a/b"} if "topic" in values else {}
+        found = answers[resource](values)
+        return await found if isawaitable(found) else found
+
+    for resource in (CLIENTS, SESSIONS, SESSION, SUBSCRIPTIONS, RETAINED, RETAINED_MESSAGE):
+        content = asyncio.run(content_of(resource))
         told = msgspec.to_builtins(msgspec.convert(content, resource.answer, strict=True))
         assert told == content
+        assert content.get("rows", True)

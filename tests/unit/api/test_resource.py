@@ -13,14 +13,21 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.api import operations
-from headrace.api.operations import RESOURCES, of_laggards, of_queues, of_removals, of_sessions, of_traces
+from headrace.api.operations import (
+    RESOURCES,
+    of_laggards,
+    of_queues,
+    of_removals,
+    of_retained,
+    of_sessions,
+    of_traces,
+)
 from headrace.api.resource import Holder, Parameter, Resource, flag, limit, named, paging, routes, served
 from headrace.api.tokens import READ, Tokens
 from headrace.core.homes import Homes
 from headrace.services.laggards import Laggards
-from headrace.services.paging import Place, ShardRows
+from headrace.services.paging import ByHome, Place, ShardRows
 from headrace.services.removals import Removals
-from headrace.services.session_rows import SessionsByHome
 from headrace.services.tracing import Tracing
 
 THING = Resource(
@@ -96,7 +103,8 @@ def test_a_worker_answers_every_resource_that_is_declared() -> None:
             **of_traces(Tracing(list, loop)),
             **of_laggards(Laggards([])),
             **of_queues(ShardRows({})),
-            **of_sessions(ShardRows({}), SessionsByHome({}, Homes())),
+            **of_sessions(ShardRows({}), ByHome({}, Homes().of_client), ShardRows({})),
+            **of_retained(ShardRows({}), ByHome({}, Homes().of_topic)),
             **of_removals(Removals([])),
         }
     declared = {value for value in vars(operations).values() if isinstance(value, Resource)}

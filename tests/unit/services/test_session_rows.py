@@ -15,8 +15,8 @@ from headrace.core.homes import MEMBER_PREFIX, Homes
 from headrace.core.state.session import BRIDGE_PREFIX, Session
 from headrace.errors import NotThere, ShardAway
 from headrace.services import session_rows
-from headrace.services.paging import Place
-from headrace.services.session_rows import Chosen, SessionRows, SessionsByHome
+from headrace.services.paging import ByHome, Place
+from headrace.services.session_rows import Chosen, SessionRows
 
 RUN = 77
 CLIENTS = Chosen(as_clients=True)
@@ -105,11 +105,11 @@ def test_who_is_not_there_is_named(harness: Harness) -> None:
 def test_a_client_is_looked_for_at_its_home(harness: Harness) -> None:
     homes, rows = Homes(2), rows_of(harness)
     by_home = {homes.of_client("default", name): name for name in ("a", "b", "c", "d")}
-    found = SessionsByHome({0: rows}, homes)
+    found = ByHome({0: rows}, homes.of_client)
     assert found.of("default", by_home[0]) is rows
     with pytest.raises(NotThere, match="shard 1"):
         found.of("default", by_home[1])
-    found = SessionsByHome({0: rows}, homes, {1: "shard 1: journal failed"})
+    found = ByHome({0: rows}, homes.of_client, {1: "shard 1: journal failed"})
     assert found.of("default", by_home[0]) is rows
     with pytest.raises(ShardAway, match="shard 1: journal failed"):
         found.of("default", by_home[1])

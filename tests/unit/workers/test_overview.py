@@ -27,9 +27,9 @@ from headrace.api.resource import served
 from headrace.api.tokens import Tokens
 from headrace.core.homes import Homes
 from headrace.errors import BrokersOwn
-from headrace.services.paging import Place, Rows, ShardRows
+from headrace.services.paging import ByHome, Place, Rows, ShardRows
 from headrace.services.removals import Removals
-from headrace.services.session_rows import Chosen, SessionRows, SessionsByHome
+from headrace.services.session_rows import Chosen, SessionRows
 from headrace.workers import overview
 from headrace.workers.member import Member
 from headrace.workers.overview import Overview, ask, socket_of
@@ -301,7 +301,9 @@ def listing(runtime: Path, there: tuple[int, ...] = (0, 1), lost: tuple[int, ...
             mine = (index, index + 2)
             shards: dict[int, SessionRows] = {shard: Two(shard) for shard in mine if shard not in lost}
             away = {shard: "its journal has failed" for shard in mine if shard in lost}
-            answers = of_sessions(ShardRows(shards, away), SessionsByHome(shards, Homes(4), away))
+            answers = of_sessions(
+                ShardRows(shards, away), ByHome(shards, Homes(4).of_client, away), ShardRows({}, away)
+            )
             stack.enter_context(worker(runtime, index, *served(Tokens(tokens), answers)))
         yield stack.enter_context(node(runtime, 2, 4, tokens))
 
