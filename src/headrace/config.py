@@ -445,6 +445,12 @@ def load(
     return config
 
 
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of a configuration file. What one key means to another is for `load` to say."""
+    found = msgspec.json.schema(Config)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "headrace.toml", **found}
+
+
 def examine(
     file: Path | None = None, sets: list[str] | None = None, environment: Mapping[str, str] = os.environ
 ) -> tuple[Config, list[InvalidKey]]:

@@ -26,6 +26,7 @@ from headrace.config import (
     examine,
     load,
     reloaded,
+    schema,
     show,
     without_secrets,
 )
@@ -225,6 +226,19 @@ def test_show_writes_every_character_so_that_load_reads_it(tmp_path: Path, text:
     """Workers have their configuration so: one that could not be read back kept the node from starting."""
     config = Config(pipeline=PipelineConfig(spark={text: text, f"spark.{text}": "1"}))
     assert load(write(tmp_path, show(config))) == config
+
+
+def test_the_schema_has_every_key_with_its_default_and_no_other() -> None:
+    described = schema()
+
+    def keys_of(table: dict[str, Any]) -> dict[str, Any]:
+        of = described["$defs"][table["$ref"].rpartition("/")[2]]
+        assert of["additionalProperties"] is False
+        inner = {key: value for key, value in of["properties"].items() if "$ref" in value}
+        plain = {key: value["default"] for key, value in of["properties"].items() if key not in inner}
+        return plain | {key: keys_of(value) for key, value in inner.items()}
+
+    assert json.loads(json.dumps(keys_of(described))) == json.loads(msgspec.json.encode(Config()))
 
 
 def test_show_writes_what_has_no_end_so_that_load_reads_it(tmp_path: Path) -> None:

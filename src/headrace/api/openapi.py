@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headrace import __version__
+from headrace.api.handbook import page_of
 from headrace.api.problem import PROBLEM_JSON
 from headrace.api.resource import Parameter, Resource
 
@@ -22,14 +23,14 @@ PATH = "/openapi.json"
 _REF = "#/components/schemas/{name}"
 
 
-def description(resources: Sequence[Resource]) -> Route:
-    """Return the route of the description of these resources."""
+def description(resources: Sequence[Resource]) -> list[Route]:
+    """Return the routes of the description of these resources, for programs and for people."""
     content = document(resources)
 
     async def endpoint(_: Request) -> Response:
         return JSONResponse(content)
 
-    return Route(PATH, endpoint)
+    return [Route(PATH, endpoint), page_of(content)]
 
 
 def document(resources: Sequence[Resource]) -> dict[str, Any]:

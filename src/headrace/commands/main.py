@@ -271,6 +271,17 @@ def config_show(file: Path | None, config_file: Path | None, sets: tuple[str, ..
     click.echo(show(config if secrets else without_secrets(config)), nl=False)
 
 
+@config_group.command("schema")
+@ends_with_its_reader
+def config_schema() -> None:
+    """Print the JSON Schema of a configuration file, for editors."""
+    import json
+
+    from headrace.config import schema
+
+    click.echo(json.dumps(schema(), indent=2))
+
+
 # journal
 
 

@@ -146,7 +146,7 @@ def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[
     routes: list[BaseRoute] = [
         JournalRoutes(parts.directories, tokens).mount(),
         *served(Tokens(tokens), answers),
-        description(RESOURCES),
+        *description(RESOURCES),
     ]
     return application(not_ready, collectors, routes, (refresh,))
 

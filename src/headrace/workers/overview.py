@@ -166,7 +166,7 @@ class Overview:
         metrics.register(MemberCollector(self._members))
         self._tokens = Tokens(tokens)
         journals = JournalRoutes(directories, tokens).mount()
-        found = [journals, *routes(RESOURCES, self._endpoint), description(RESOURCES)]
+        found = [journals, *routes(RESOURCES, self._endpoint), *description(RESOURCES)]
         return application(not_ready, metrics, found, (self._refresh,))
 
     def _endpoint(self, resource: Resource) -> Endpoint:
