@@ -6,6 +6,7 @@ read it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any, Final
@@ -25,6 +26,7 @@ _STYLE: Final = (
     "table{border-collapse:collapse;margin:.5em 0}td,th{text-align:left;vertical-align:top;padding:.2em 1em .2em 0}"
     "@media(prefers-color-scheme:dark){body{color:#ddd;background:#1b1b1b}}"
 )
+_CODE: Final = re.compile("`([^`]+)`")
 _INTRODUCTION: Final = (
     "Each needs a token of <code>journal.token_file</code> with the role named, as <code>Authorization: Bearer TOKEN"
     "</code>. Names in a path are percent-encoded once. What goes wrong is a problem document (RFC 9457). For programs: "
@@ -59,7 +61,7 @@ def page(description: Mapping[str, Any]) -> str:
 def _operation(
     method: str, path: str, operation: Mapping[str, Any], schemas: Mapping[str, Any]
 ) -> Iterator[str]:
-    yield f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(operation['summary'])}</p>"
+    yield f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{_said(operation['summary'])}</p>"
     if operation["parameters"]:
         yield "<table><tr><th>parameter<th>in<th>is"
         for each in operation["parameters"]:
@@ -86,7 +88,7 @@ def _content(name: str, content: Mapping[str, Any], schemas: Mapping[str, Any]) 
 
 def _fields(name: str, schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Iterator[str]:
     found = _resolved(schema, schemas)
-    about = f": {escape(found['description'])}" if "description" in found else ""
+    about = f": {_said(found['description'])}" if "description" in found else ""
     yield f"<p>{escape(name)}{about}</p><table><tr><th>field<th>is"
     rows: list[tuple[str, Mapping[str, Any]]] = []
     for field, kind in found.get("properties", {}).items():
@@ -96,6 +98,11 @@ def _fields(name: str, schema: Mapping[str, Any], schemas: Mapping[str, Any]) ->
     yield "</table>"
     for each, kind in rows:
         yield from _fields(each, kind, schemas)
+
+
+def _said(text: str) -> str:
+    """Return a sentence as HTML: what stands between backticks is code."""
+    return _CODE.sub(r"<code>\1</code>", escape(text))
 
 
 def _resolved(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Mapping[str, Any]:
