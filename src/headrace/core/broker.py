@@ -20,6 +20,7 @@ from headrace.core.inbound.consuming import Consuming
 from headrace.core.inbound.devices import Devices
 from headrace.core.inbound.dropping import Dropping
 from headrace.core.inbound.forwarding import Forwarding
+from headrace.core.inbound.gate import Gate
 from headrace.core.inbound.leaving import Leaving
 from headrace.core.inbound.publishing import Publishing
 from headrace.core.inbound.queue_talk import QueueTalk
@@ -36,7 +37,7 @@ from headrace.core.outbound.system_topics import SystemTopics
 from headrace.core.outbound.unread import Unread
 from headrace.core.ports.journal import JournalPort
 from headrace.core.ports.latencies import Latencies
-from headrace.core.ports.link import Link, WorkerPort
+from headrace.core.ports.link import HELD_FOR_SHARE, Link, WorkerPort
 from headrace.core.ports.queue_reader import QueueReader
 from headrace.core.ports.timers import Timers
 from headrace.core.ports.witness import Testimony
@@ -131,7 +132,10 @@ class Broker(BatchListener):
         self.system = SystemTopics(self.delivery, clock)
         self.retained = RetainedReplay(self.commit, self.delivery, self.system, clock)
         self.drop_events = DropEvents(self.commit, clock)
-        self.publishing = Publishing(self.commit, self.router, self.sessions.admission, testimony, worker)
+        self.gate = Gate(self.commit, worker)
+        self.publishing = Publishing(
+            self.commit, self.gate, self.router, self.sessions.admission, testimony, worker
+        )
         self.forwarding = Forwarding(self.publishing, self.router, self.commit, settings)
         self.acknowledging = Acknowledging(self.commit, self.delivery, self.sharing)
         self.subscribing = Subscribing(self.commit, self.retained, testimony, worker)
@@ -140,7 +144,7 @@ class Broker(BatchListener):
         )
         self.removing = Removing(self.fold, self.clusters, self.commit, worker)
         consuming = Consuming(shard, self.fold, self.commit, self.clusters, worker)
-        self.devices = Devices(self.fold, self.commit, self.sessions, self.publishing, consuming, worker)
+        self.devices = Devices(self.fold, self.commit, self.sessions, self.gate, consuming, worker)
         self.journal_failed: Callable[[BaseException], None] | None = None
         self._acknowledged_us = 0  # when it was told of one last
         self._delivered_us = 0
@@ -162,7 +166,7 @@ class Broker(BatchListener):
             self.worker,
             routes,
             settings,
-            self.publishing,
+            self.gate,
         )
         self.neighbours = self.router.others = self.subscribing.neighbours = neighbours
         self.drop_events.others = neighbours
@@ -232,7 +236,7 @@ class Broker(BatchListener):
     def set_storage_full(self, full: bool, is_of_disk: bool = True) -> None:
         """Note that the journal's disk is full, or that it has space again. Not `is_of_disk`: nothing can be written, for
         want of descriptors, which is no concern of other shards."""
-        self.publishing.set_storage_full(full)
+        self.gate.set_storage_full(full)
         if self.neighbours is not None:
             self.neighbours.set_storage_full(full, is_of_disk)
 
@@ -252,12 +256,12 @@ class Broker(BatchListener):
     def on_subscribe(self, link: Link, packet: Subscribe) -> None:
         self.subscribing.subscribe(link, packet)
         link.effective_at = self.commit.entered
-        self.publishing.keep_pace(link)
+        self.gate.keep_pace(link)
 
     def on_unsubscribe(self, link: Link, packet: Unsubscribe) -> None:
         self.subscribing.unsubscribe(link, packet)
         link.effective_at = self.commit.entered
-        self.publishing.keep_pace(link)
+        self.gate.keep_pace(link)
 
     # What is durable takes effect, in order
 
@@ -295,14 +299,14 @@ class Broker(BatchListener):
     def end_part(self) -> None:
         """End a part of a batch: what the next part has for the same connections leaves in one write with this one,
         unless they are so many that their writes would be too much for one pass."""
-        self.publishing.let_go()
+        self.gate.let_go()
         if 2 * self.worker.dirty > self.worker.settings.deliveries_at_once:
             self.worker.flush()
 
     def end_batch(self) -> None:
         if self.fold.queues.by_id:
             self._end_batch_of_queues()
-        self.publishing.let_go()
+        self.gate.let_go()
         self.worker.flush()
 
     def _end_batch_of_queues(self) -> None:
@@ -430,7 +434,7 @@ class Broker(BatchListener):
         try:
             if self.router.fan_out.go_on():
                 self.worker.request_tick()
-            self.publishing.let_go()
+            self.gate.let_go()
         except Exception as error:  # noqa: BLE001
             self._step_failed("delivery", error)
 
@@ -451,7 +455,7 @@ class Broker(BatchListener):
                         self.worker.request_tick()
                 if step < _STEPS:
                     step = _STEPS
-                    self.publishing.read_on()
+                    self.gate.read_on()
                     if self.neighbours is not None:
                         self.neighbours.go_on()
             except Exception as error:  # noqa: BLE001  the other steps are others' work
@@ -464,7 +468,7 @@ class Broker(BatchListener):
             self.journal_failed(error)
 
     def hold_back(self, link: Link) -> None:
-        self.publishing.hold_back(link)
+        self.gate.hold(link, HELD_FOR_SHARE)
 
     def tell_latencies(self, latencies: Latencies | None) -> None:
         """Tell of the oldest message that was acknowledged, and of the oldest that was delivered, by what was just
@@ -508,7 +512,7 @@ class Broker(BatchListener):
             except Exception as error:  # noqa: BLE001
                 self.worker.contain("timer", None, error)
         due = self.worker.fire(self.timers, most)
-        if self.worker.settings.drop_events and not self.publishing.storage_full:
+        if self.worker.settings.drop_events and not self.gate.full:
             try:
                 self.drop_events.publish(list(self.fold.tenants.values()))
             except Exception as error:  # noqa: BLE001

@@ -175,10 +175,8 @@ class Worker(WorkerPort):
         self.request_tick()
 
     def _take_turns(self) -> None:
-        if self.turns.waiting:
-            self.turns.go_on(self._applies())
-            if self.turns.waiting:
-                self.request_tick()
+        if self.turns.waiting and self.turns.go_on(self._applies()):
+            self.request_tick()
 
     def _applies(self) -> bool:
         """Return whether a batch takes effect that is too much for one pass."""

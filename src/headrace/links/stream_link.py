@@ -139,7 +139,9 @@ class StreamLink(MqttLink, Receiver):
             self._transport.pause_reading()
 
     def _take_turn(self) -> None:
-        if not self._in_turn:
+        if self._in_turn:  # held until now, in its place
+            self.worker.request_tick()
+        else:
             self._in_turn = True
             self.worker.take_turns(self)
 
@@ -181,7 +183,7 @@ class StreamLink(MqttLink, Receiver):
             transport.resume_reading()
 
     def deaf(self) -> bool:
-        return self._held or self._aside is not None or self.held_back
+        return self._held or self._aside is not None or self.holds != 0
 
     def pause_reading(self) -> None:
         transport = self._transport

@@ -87,7 +87,7 @@ class OwnedShard:
             return self._named(f"journal failed: {self.failure}")
         if self._full:
             return self._named(self._full)
-        return self._named(WAITS_FOR_OTHERS) if self.broker.publishing.storage_full else ""
+        return self._named(WAITS_FOR_OTHERS) if self.broker.gate.full else ""
 
     def _named(self, what: str) -> str:
         return f"shard {self.number}: {what}" if self._is_one_of_many else what

@@ -130,7 +130,7 @@ class BrokerCollector(Collector):
         waiting = [broker.publishing.waiting() for broker in self._worker.brokers]
         family.add_metric(["journal"], sum(committing for committing, _ in waiting))
         family.add_metric(["disk_full"], sum(full for _, full in waiting))
-        family.add_metric(["shard"], sum(broker.publishing.crowded for broker in self._worker.brokers))
+        family.add_metric(["shard"], sum(broker.gate.crowded for broker in self._worker.brokers))
         family.add_metric(["socket"], self._worker.slow)
         family.add_metric(["disk_read"], sum(len(broker.unread) for broker in self._worker.brokers))
         return family
@@ -168,7 +168,7 @@ def _pending_bytes(broker: Broker) -> int:
 
 
 def _is_full(broker: Broker) -> int:
-    return int(broker.publishing.storage_full)
+    return int(broker.gate.full)
 
 
 def _dropped(tenants: dict[str, list[Counters]]) -> Metric:

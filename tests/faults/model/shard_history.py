@@ -608,13 +608,13 @@ class ShardHistory:
     def check_pace(self) -> None:
         """Nothing is left lying, nobody waits, and what is on its way to take effect is counted as what it is."""
         for shard in self.cluster.shards:
-            found, publishing = shard.owner.neighbours, shard.broker.publishing
+            found, gate = shard.owner.neighbours, shard.broker.gate
             lying = [len(taker.inbox) for taker in found._takers.values()]
             waiting = [len(sender.crowd.waiting) for sender in found._senders.values()]
-            held = [actor.name for actor in self._at_home(shard) if actor.link and actor.link.held_back]
-            if any(lying) or any(waiting) or held or publishing.crowded or found.intake.pending:
+            held = [actor.name for actor in self._at_home(shard) if actor.link and actor.link.holds]
+            if any(lying) or any(waiting) or held or gate.crowded or found.intake.pending:
                 raise Violation(
-                    f"shard {shard.number}: {lying} lie, {waiting} and {held} wait, {publishing.crowded} are counted, "
+                    f"shard {shard.number}: {lying} lie, {waiting} and {held} wait, {gate.crowded} are counted, "
                     f"{found.intake.pending} are pending"
                 )
 

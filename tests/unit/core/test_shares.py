@@ -6,7 +6,7 @@ import pytest
 
 from harness import Client, Harness
 from headrace.core.commit import ENTRY_BYTES, SHARE_BYTES_LEAST, SHARE_BYTES_MAX, SHARES_BYTES_MAX
-from headrace.core.inbound.publishing import DELIVERIES_MAX, LET_GO_AT_ONCE
+from headrace.core.inbound.gate import DELIVERIES_MAX, LET_GO_AT_ONCE
 from headrace.core.ports.settings import BrokerSettings
 from headrace.mqtt import codec
 from headrace.mqtt.packets import SubscriptionRequest
@@ -297,12 +297,12 @@ def test_who_publishes_to_many_has_few_messages_under_way(qos: int) -> None:
         for number in range(sent)
     )
     publisher.feed(packets, sync=False)
-    assert publisher.link.held_back
+    assert publisher.link.holds
     assert publisher.link.deferred // ENTRY_BYTES <= DELIVERIES_MAX // 1000 + 1
     harness.sync()
     for member in (members[0], members[-1]):
         assert [payload for _, payload, _, _ in member.publishes()][1:] == [b"%d" % n for n in range(sent)]
-    assert not publisher.link.held_back
+    assert not publisher.link.holds
 
 
 @pytest.mark.slow
@@ -319,7 +319,7 @@ def test_what_is_sent_to_many_at_once_is_bounded_from_the_first_message_on(to: s
         codec.encode_publish(4, b"many", b"x", qos, qos == 0, False, 100 + n, b"", -1) for n in range(1000)
     ]
     publisher.feed(b"".join(few + sent), sync=False)
-    assert publisher.link.held_back
+    assert publisher.link.holds
     assert publisher.link.deferred // ENTRY_BYTES <= 48
     harness.sync()
     answers = [first for first, _ in publisher.drain()]

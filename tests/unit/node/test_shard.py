@@ -143,11 +143,11 @@ def test_who_is_in_trouble_is_named_and_the_others_go_on(tmp_path: Path) -> None
         assert (first.trouble, second.trouble) == ("", "")
         second._set_full("No space left on device", True)
         assert second.trouble == "shard 1: the journal's disk is full: No space left on device"
-        assert second.broker.publishing.storage_full
-        assert not first.broker.publishing.storage_full
-        first.broker.publishing.set_others_full(True)
+        assert second.broker.gate.full
+        assert not first.broker.gate.full
+        first.broker.gate.set_others_full(True)
         assert first.trouble.startswith("shard 0: little space is left, and another shard's disk is full")
-        first.broker.publishing.set_others_full(False)
+        first.broker.gate.set_others_full(False)
         second._set_full("", False)
         assert second.trouble == ""
         second._fail(OSError(errno.EIO, "no such luck"))

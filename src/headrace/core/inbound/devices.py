@@ -17,10 +17,11 @@ from headrace.core.inbound.admission import is_closed, is_too_deep
 from headrace.core.inbound.claims import Claimant, Owners
 from headrace.core.inbound.connect import Sessions
 from headrace.core.inbound.consuming import Consuming, Guest, Requests
-from headrace.core.inbound.publishing import PAYLOAD_WEIGHT, Publishing
+from headrace.core.inbound.gate import Gate
+from headrace.core.inbound.publishing import PAYLOAD_WEIGHT
 from headrace.core.ports.access import PENDING, LinkRights, SignIn, SignInListener
 from headrace.core.ports.identity import Identity
-from headrace.core.ports.link import Link, WorkerPort
+from headrace.core.ports.link import HELD_FOR_HOME, Link, WorkerPort
 from headrace.core.ports.voice import Voice
 from headrace.core.records.message import NO_EXPIRY, FrameMessage
 from headrace.core.records.message_id import JournalName
@@ -50,7 +51,7 @@ class Devices:
         fold: Fold,
         commit: GroupCommit,
         sessions: Sessions,
-        publishing: Publishing,
+        gate: Gate,
         consuming: Consuming,
         worker: WorkerPort,
     ) -> None:
@@ -62,7 +63,7 @@ class Devices:
         self._fold = fold
         self._commit = commit
         self._sessions = sessions
-        self._publishing = publishing
+        self._gate = gate
         self._worker = worker
         self._default_expiry_s: i64 = worker.settings.default_message_expiry_s or NO_EXPIRY
 
@@ -167,7 +168,7 @@ class Devices:
             self._fold.tenant_of(link).counters.refuse("connect", code)
             why = "cannot be asked for now" if code == rc.SERVER_UNAVAILABLE else "is not for this user"
             raise ProtocolError(code, f"the SN {client_id[:64]} {why}")
-        self._publishing.keep_pace(link)
+        self._gate.keep_pace(link)
 
     # PUBLISH
 
@@ -209,14 +210,14 @@ class Devices:
         message.link = link
         weight: i64 = ENTRY_BYTES + PAYLOAD_WEIGHT * len(message.payload)
         link.deferred += weight
-        self._publishing.foresee(link, None, tenant, message.topic, weight)
-        self._publishing.keep_share(link, link.deferred)
+        self._gate.foresee(link, None, tenant, message.topic, weight)
+        self._gate.keep_share(link, link.deferred)
         if message.topic not in tenant.queues or self.consuming.clusters.unused.ending:
             self.requests.open(tenant, message.topic, Maker(link.identity.user or "", link.client_id))
         seen.offset = commit.append(message)
         commit.deferred_bytes += weight
         tenant.devices.note(seen)
-        self._publishing.keep_pace(link)
+        self._gate.keep_pace(link)
 
     def _refusal(self, link: Link, topic: bytes) -> int:
         """Return the reason code of a PUBLISH that is not taken, 0 if it is."""
@@ -228,7 +229,7 @@ class Devices:
             return rc.NOT_AUTHORIZED
         if is_closed(topic):
             return rc.NOT_AUTHORIZED
-        return rc.QUOTA_EXCEEDED if self._publishing.storage_full else rc.SUCCESS
+        return rc.QUOTA_EXCEEDED if self._gate.full else rc.SUCCESS
 
     def id_of(self, message: FrameMessage) -> bytes:
         """Return the 16 bytes that name a message."""
@@ -356,18 +357,18 @@ class DeviceLink(FrameHandler):
 
     def wait(self) -> None:
         """Handle nothing more before the home of the device has answered."""
-        self.link.asks = True
+        self.link.holds |= HELD_FOR_HOME
         self.link.hold()
 
     def go_on(self) -> None:
         """Go on when it has: with the frame that had to wait, and with what follows it, unless too much waits for the
         disk. Raises ProtocolError."""
         link = self.link
-        link.asks = False
+        link.holds &= ~HELD_FOR_HOME
         frame, self._aside = self._aside, None
         if frame is not None:
             frame.run(self)
-        if not link.closed and not link.held_back:
+        if not link.closed and not link.holds:
             link.release()
 
     def speaks_now(self, sn: bytes, client_id: str) -> None:
@@ -405,7 +406,7 @@ class DeviceLink(FrameHandler):
 
     def _put_aside(self, frame: _Frame) -> None:
         """Keep a frame that nobody has taken, where it waits for the home of its device."""
-        if self.link.asks:
+        if self.link.holds & HELD_FOR_HOME:
             self._aside = frame
 
     # FrameHandler
@@ -556,7 +557,7 @@ class _Hello(SignInListener):
         self._devices.let_in(self._client, self._sn, code, self._asked)
 
     def waits(self) -> bool:
-        return self._client.link.asks
+        return self._client.link.holds & HELD_FOR_HOME != 0
 
     def owner_of(self, tenant: str, client_id: str) -> str | None:
         return self._devices.owner_of(tenant, client_id)

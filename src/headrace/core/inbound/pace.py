@@ -171,7 +171,7 @@ class Pace(Timer):
             return
         link.last_seen_ms = now_ms  # its silence is ours
         self._renew(rights, now_ms)
-        if rights.left < self._portion() or link.held_back:
+        if rights.left < self._portion() or link.holds:
             self._wait(rights, now_ms)
         else:
             self.waits = False

@@ -1,7 +1,7 @@
 """PUBLISH from a client: check, journal, acknowledge when it is durable (section 3.3, 4.3).
 
 Runs on the loop. What cannot be taken now, because the disk is full or too much waits for it, is kept back by not
-reading from its sender.
+reading from its sender (`gate`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from headrace.core.commit import (
     COMPLETE,
     ENTRY_BYTES,
     SHARE_BYTES_LEAST,
-    SHARE_BYTES_MAX,
-    SHARES_BYTES_MAX,
     TAKEN,
     Answer,
     GroupCommit,
 )
 from headrace.core.inbound.admission import Admission, may_be_too_deep
 from headrace.core.inbound.following import Following
-from headrace.core.outbound.routing import Router, many, targets_of
-from headrace.core.ports.link import Crowd, Crowds, Link, WorkerPort
+from headrace.core.inbound.gate import Gate, SpaceListener
+from headrace.core.outbound.routing import Router, targets_of
+from headrace.core.ports.link import HELD_FOR_DISK, Link, WorkerPort
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.message import NO_EXPIRY, FrameMessage, Message, message_flags
 from headrace.core.records.record import (
@@ -35,19 +34,14 @@ from headrace.core.records.record import (
     FLAG_RETAIN,
 )
 from headrace.core.state.producers import MALFORMED, NEW, REPEATED, SEQUENCE_MARK, is_sequenced, owned
-from headrace.core.state.session import Commons, Session, session_of
+from headrace.core.state.session import Session, session_of
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Publish
 from headrace.mqtt.properties import Properties
 
 NEVER_DURABLE: Final = -1
-DELIVERIES_MAX: Final = (
-    1000  # that may wait for the messages of one publisher to many: others wait behind them
-)
-FORESEEN_BYTES: Final = 32 << 10  # of what a client has waiting: so often it is looked up how many it is for
 PAYLOAD_WEIGHT: Final = 2  # a byte of it is written twice: into the batch and to the disk
-LET_GO_AT_ONCE: Final = 50  # of those held back: each parses what was read before
 _PARKED_LEAST: Final = 64  # messages that wait for space, before those of closed connections are looked for
 _REFUSED: Final = 0
 _PASSED: Final = 1
@@ -57,12 +51,13 @@ _DELAYED: Final = b"$delayed/"
 _REASON_FITS: Final = 64  # an acknowledgement with the longest of our reason strings is shorter
 
 
-class Publishing(Crowds):
+class Publishing(SpaceListener):
     """Checks and journals the messages that clients publish, and answers for them."""
 
     def __init__(
         self,
         commit: GroupCommit,
+        gate: Gate,
         router: Router,
         admission: Admission,
         testimony: Testimony,
@@ -79,12 +74,8 @@ class Publishing(Crowds):
         self._worker = worker
         self._format_check = settings.payload_format_check
         self._default_expiry_s: i64 = settings.default_message_expiry_s or NO_EXPIRY
-        self._held_back: list[Link] = []
-        self.crowded = 0  # of those held back, who wait for other shards
-        self._dispersing: list[Crowd] = []  # that are crowded no more, while some wait there
-        self._let_go: list[Link] = []  # of them: to be read from again, some in each pass
-        self.storage_full = False
-        self._own_full = self._others_full = False
+        self.gate = gate
+        gate.space = self
         self._parked: list[_Parked] = []
         self._parked_looked_at: i64 = _PARKED_LEAST
         self.sampled_us: i64 = (
@@ -98,7 +89,7 @@ class Publishing(Crowds):
         session = session_of(link)
         if session is None:
             return
-        if self.storage_full and self._put_off(link, session, packet):
+        if self.gate.full and self._put_off(link, session, packet):
             return
         counters = session.tenant.counters
         counters.publishes_received += 1
@@ -168,8 +159,8 @@ class Publishing(Crowds):
         waiting: i64 = link.deferred + weight
         link.deferred = waiting
         if waiting > SHARE_BYTES_LEAST:
-            self.foresee(link, session, session.tenant, packet.topic, weight)
-            self.keep_share(link, waiting)
+            self.gate.foresee(link, session, session.tenant, packet.topic, weight)
+            self.gate.keep_share(link, waiting)
         try:
             offset = self.commit.append(message)
         except BaseException:  # no memory now: whoever sends it again must not hear that it is stored
@@ -182,7 +173,7 @@ class Publishing(Crowds):
             session.tenant.retained.arrive(message)
         if packet.qos == 2:
             self._note_incoming(session, packet.packet_id, offset)
-        self.keep_pace(link)
+        self.gate.keep_pace(link)
 
     def _looked_at(self, link: Link, session: Session, packet: Publish) -> int:
         """Return what becomes of a PUBLISH that is not like most of them; a refusal is answered."""
@@ -276,13 +267,13 @@ class Publishing(Crowds):
             message.link = link
             weight: i64 = ENTRY_BYTES + PAYLOAD_WEIGHT * len(message.payload)
             link.deferred += weight
-            self.foresee(link, session, session.tenant, message.topic, weight)
-            self.keep_share(link, link.deferred)
+            self.gate.foresee(link, session, session.tenant, message.topic, weight)
+            self.gate.keep_share(link, link.deferred)
             self.commit.append(message)
             link.effective_at = self.commit.entered
             self.commit.deferred_bytes += weight
             session.tenant.retained.arrive(message)
-            self.keep_pace(link)
+            self.gate.keep_pace(link)
         elif link.effective_at > self.commit.in_effect:
             self.following.put(link, session.tenant, message, plain)
         else:
@@ -306,37 +297,6 @@ class Publishing(Crowds):
         else:
             incoming[packet_id] = offset
 
-    def keep_pace(self, link: Link) -> None:
-        """Stop reading from a client where too much waits for the disk, or behind its messages for many, until some
-        of that has taken effect (decision 39: paused reads)."""
-        if self.commit.pending_bytes > self.settings.commit_bytes_max or (
-            link.fan > 0 and link.fan * (link.deferred // ENTRY_BYTES) > DELIVERIES_MAX
-        ):
-            self.hold_back(link)
-
-    def foresee(
-        self, link: Link, session: Session | None, tenant: Commons, topic: bytes, weight: i64
-    ) -> None:
-        """Look up how many a message is for, whose `weight` is part of what its client has waiting: not for each message,
-        but once in FORESEEN_BYTES. `link.fan` is known when the first message takes effect, and until then a client could
-        send any number of messages for very many. `session`: the publisher's, None where frames are spoken."""
-        if link.deferred // FORESEEN_BYTES != (link.deferred - weight) // FORESEEN_BYTES:
-            link.fan = max(link.fan, many(session, tenant, topic))
-
-    def keep_share(self, link: Link, waiting: i64) -> None:
-        """Stop reading from a client that has more waiting than its share, or anything much while memory is short."""
-        commit = self.commit
-        full = waiting > SHARE_BYTES_LEAST and commit.pending_memory > self.settings.commit_bytes_max
-        if full or commit.exceeds(waiting, SHARE_BYTES_MAX):
-            self.hold_back(link)
-
-    def hold_back(self, link: Link) -> None:
-        """Parse nothing more of this client, and read nothing, until what waits on its behalf is within its share."""
-        if not link.held_back:
-            link.held_back = True
-            link.hold()
-            self._held_back.append(link)
-
     # A full disk: nothing new from publishers until space returns (decision 22)
 
     def _put_off(self, link: Link, session: Session, packet: Publish) -> bool:
@@ -354,33 +314,19 @@ class Publishing(Crowds):
             self._parked = [item for item in self._parked if not item.link.closed]
             self._parked_looked_at = 2 * len(self._parked) + _PARKED_LEAST
         self._parked.append(_Parked(link, packet))
-        link.parked = True
-        self.hold_back(link)
+        self.gate.hold(link, HELD_FOR_DISK)
         return True
 
-    def set_storage_full(self, full: bool) -> None:
-        """Note that the journal's disk is full, or has space again: then what was put off is taken up, in order."""
-        self._own_full = full
-        self._note_storage()
-
-    def set_others_full(self, full: bool) -> None:
-        self._others_full = full
-        self._note_storage()
-
-    def _note_storage(self) -> None:
-        before, self.storage_full = self.storage_full, self._own_full or self._others_full
-        if self.storage_full or not before:
-            return
+    def space_returned(self) -> None:
         parked = self._parked
         self._parked = []
         for item in parked:
-            item.link.parked = False
+            self.gate.free(item.link, HELD_FOR_DISK)
             if not item.link.closed and item.link.session is not None:
                 try:
                     self._take_up(item)
                 except Exception as error:  # noqa: BLE001  it costs this connection, and the others' messages go on
                     self._worker.contain("read", item.link, error)
-        self.let_go()
 
     def _take_up(self, item: _Parked) -> None:
         try:
@@ -439,96 +385,7 @@ class Publishing(Crowds):
 
     def waiting(self) -> tuple[int, int]:
         """Return how many connections are not read from: until a batch is durable, and until the disk has space."""
-        return sum(not link.parked for link in self._held_back), len({id(item.link) for item in self._parked})
-
-    def let_go(self) -> None:
-        """Read again, soon, from those held back whose share has become small, now that something has taken effect."""
-        if not self._held_back:
-            return
-        held = self._held_back
-        self._held_back = []
-        for link in held:
-            crowd = link.crowd
-            if link.closed:
-                link.held_back = False
-            elif crowd is not None and crowd.crowded:
-                crowd.waiting[link] = None
-                self.crowded += 1
-            elif self._waits(link):
-                self._held_back.append(link)
-            else:
-                self._let_go.append(link)
-        if self._let_go:
-            self._worker.request_tick()
-
-    def join(self, link: Link, crowd: Crowd) -> None:
-        if link.crowd is None:
-            link.crowd = crowd
-            self.hold_back(link)
-
-    def leave(self, link: Link) -> None:
-        crowd, link.crowd = link.crowd, None
-        if crowd is not None and link in crowd.waiting:
-            del crowd.waiting[link]
-            self.crowded -= 1
-            self._held_back.append(link)
-        self.let_go()
-
-    def disperse(self, crowd: Crowd) -> None:
-        crowd.crowded = False
-        if crowd.waiting:
-            if crowd not in self._dispersing:
-                self._dispersing.append(crowd)
-            self._worker.request_tick()
-
-    def _call_in(self) -> None:
-        """Let the next of those go on who wait where it is not crowded any more, until it is again by what they publish;
-        the others keep their places."""
-        for crowd in self._dispersing:
-            waiting = crowd.waiting
-            called = 0
-            while waiting and called < LET_GO_AT_ONCE and not crowd.crowded:
-                link, _ = waiting.popitem(False)
-                self.crowded -= 1
-                self._held_back.append(link)
-                called += not link.closed
-        self._dispersing = [crowd for crowd in self._dispersing if crowd.waiting and not crowd.crowded]
-        if self._dispersing:
-            self._worker.request_tick()
-        self.let_go()
-
-    def _waits(self, link: Link) -> bool:
-        if link.parked or self.commit.pending_memory > self.settings.commit_bytes_max:
-            return True
-        if link.fan * (link.deferred // ENTRY_BYTES) > DELIVERIES_MAX // 2:
-            return True
-        return self.commit.exceeds(link.deferred, SHARE_BYTES_MAX // 2)
-
-    def read_on(self) -> None:
-        """Go on at the end of a tick with some of the connections that are to be read from again, in turn, until as
-        much waits as all of them may have waiting."""
-        if self._dispersing and len(self._let_go) < LET_GO_AT_ONCE:
-            self._call_in()
-        let_go = self._let_go
-        if not let_go:
-            return
-        self._let_go = []
-        gone = 0
-        while gone < min(len(let_go), LET_GO_AT_ONCE):
-            if gone and self.commit.deferred_bytes > SHARES_BYTES_MAX:
-                break
-            link = let_go[gone]
-            gone += 1
-            link.held_back = False
-            link.crowd = None
-            if not link.closed and not link.asks:
-                try:
-                    link.release()
-                except Exception as error:  # noqa: BLE001
-                    self._worker.contain("read", link, error)
-        self._let_go = let_go[gone:] + self._let_go
-        if self._let_go:
-            self._worker.request_tick()
+        return self.gate.waiting(), len({id(item.link) for item in self._parked})
 
 
 class _Parked:

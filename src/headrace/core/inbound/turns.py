@@ -34,10 +34,10 @@ class Turns:
         if len(self.waiting) > self._crowd:
             self._note_crowd(len(self.waiting))
 
-    def go_on(self, behind: bool = False) -> None:
-        """Give at the end of a tick as many turns as fit into a pass; whoever is held back keeps its place without one.
-        While we are `behind`, with what was read taking effect over several passes, fewer: more would only make it
-        longer."""
+    def go_on(self, behind: bool = False) -> bool:
+        """Give at the end of a tick as many turns as fit into a pass; return True if some are left for the next one.
+        Whoever is held keeps its place without a turn, and for those alone there need be no next one. While we are
+        `behind`, with what was read taking effect over several passes, fewer: more would only make it longer."""
         waiting = self.waiting
         gone: i64 = self._crowd - len(waiting)
         if gone > 0:
@@ -50,7 +50,7 @@ class Turns:
         while left > 0 and work > 0:
             left -= 1
             link = waiting.popleft()
-            if link.held_back:
+            if link.holds:
                 waiting.append(link)  # nothing of it is parsed before it is let go
                 continue
             work -= self._worker.share
@@ -60,6 +60,7 @@ class Turns:
                 self._worker.contain("read", link, error)
         if behind:
             self._note_crowd(self._crowd)  # which may have grown meanwhile
+        return left > 0
 
     def _note_crowd(self, crowd: i64) -> None:
         self._crowd = crowd

@@ -37,6 +37,14 @@ WORK_AT_ONCE: Final = (
 )
 
 
+# Why nothing is read from a client: a set of these for each (`inbound.gate`).
+HELD_FOR_SHARE: Final = 1  # what waits on its behalf is more than its share
+HELD_FOR_DISK: Final = 2  # one of its messages waits until the disk has space
+HELD_FOR_SHARD: Final = 4  # what it publishes piles up for another shard
+HELD_FOR_HOME: Final = 8  # the home of a device is asked whether it may speak here
+HELD_FOR_TURN: Final = 16  # for nothing else any more: others are read again before it
+
+
 class Crowd:
     """Publishers whose messages pile up somewhere. While it is `crowded` those who join it are not read from; they are
     kept in `waiting`, and read from again in the order in which they came, some in each pass of the loop."""
@@ -239,8 +247,6 @@ class Link(ServerHandler):
     for one.
     """
 
-    asks: bool = False  # nothing is read from it until the home of a device says whether it may speak here
-
     def __init__(self, worker: WorkerPort) -> None:
         super().__init__()
         self.worker = worker
@@ -254,10 +260,9 @@ class Link(ServerHandler):
         self.paused = False
         self.hungry = False
         self.unread = False  # the next entry of its session's queue cannot be read now (`unread`)
-        self.held_back = False  # nothing is read from it until what waits on its behalf is within its share
+        self.holds: i64 = 0  # why nothing is read from it: a set of HELD_FOR_* (`inbound.gate`)
         self.crowd: Crowd | None = None  # in which it waits, is about to, or has waited until now
         self.broken = False  # something failed on its behalf: it is about to be closed
-        self.parked = False  # one of its messages waits until the disk has space
         self.deferred: i64 = 0  # bytes that wait for the journal on its behalf (`commit`)
         # Bytes of entries of groups that it is given, and that wait for the record of that; of a member in another shard,
         # of all that it was sent and that are not done.
@@ -314,7 +319,7 @@ class Link(ServerHandler):
 
     def deaf(self) -> bool:
         """Return whether we have stopped reading, or have not looked at what was read: then its silence is ours."""
-        return self.held_back or self.asks
+        return self.holds != 0
 
     def unheard_ms(self, due_ms: i64, now_ms: i64) -> i64:
         """Return for how many milliseconds nothing that the client said could come here since it was seen last: it is to

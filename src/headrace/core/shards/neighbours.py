@@ -68,7 +68,7 @@ class Neighbours(Passing, Waker):
         worker: WorkerPort,
         routes: Routes,
         settings: StreamSettings,
-        publishing: Crowds,
+        gate: Crowds,
     ) -> None:
         self.shard = shard
         self.routes = routes
@@ -86,11 +86,11 @@ class Neighbours(Passing, Waker):
         self._unread = delivery.unread
         self._worker = worker
         self._settings = settings
-        self._publishing = publishing
+        self._gate = gate
         self._attempt = 0
         self._sent_before = 0  # copies, on wires that have ended
         self._takers: dict[int, Taker] = {}  # in the order in which they have their turns
-        self.intake = delivery.lateness = Intake(worker.clock, settings, publishing)
+        self.intake = delivery.lateness = Intake(worker.clock, settings, gate)
         self._holding = Holding(self._takers, commit, worker)
         self.asking = Asking(shard, fold, commit, delivery, worker, self._takers, self._holding, settings)
         wires = _GroupWires(self)
@@ -99,7 +99,7 @@ class Neighbours(Passing, Waker):
         self._senders: dict[int, Sender] = {}  # by slot
         self._by_shard: dict[int, Sender] = {}
         self._absent: dict[int, int] = {}  # slots by shard: what those wanted last that do not follow now
-        self.disk = SharedDisk(self.others, self._takers, self._senders, journal, publishing, settings)
+        self.disk = SharedDisk(self.others, self._takers, self._senders, journal, gate, settings)
         self._withdrawing = Withdrawing()
         self._followed = Followed(fold, commit, settings.note_step, settings.note_bytes)
         self._nobody = _Wanting(0, [], 0)
@@ -316,7 +316,7 @@ class Neighbours(Passing, Waker):
         del self._senders[sender.slot]
         del self._by_shard[sender.shard]
         self._sent_before += sender.copies
-        self._publishing.disperse(sender.crowd)
+        self._gate.disperse(sender.crowd)
         self.disk.told(sender.shard, True)  # it may be
         self._leave_routes(sender)
         self._answering.forget(sender.slot)
@@ -583,14 +583,14 @@ class Neighbours(Passing, Waker):
             return
         if sender.is_crowded(self._worker.clock.mono_ms):
             sender.gather(offset)
-            self._publishing.join(publisher, sender.crowd)
+            self._gate.join(publisher, sender.crowd)
 
     def _disperse(self) -> None:
         """Let publishers go on where less is owed, or nothing is taken, or others go on all the time."""
         now_ms = self._worker.clock.mono_ms
         for sender in self._senders.values():
             if sender.crowd.crowded and (sender.has_paid or not sender.is_crowded(now_ms)):
-                self._publishing.disperse(sender.crowd)
+                self._gate.disperse(sender.crowd)
 
     def may_be_heard(self, message: Message) -> bool:
         """Return whether another shard wants the message, or does not follow now and may want it: it has announced all

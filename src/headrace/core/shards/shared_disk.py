@@ -26,7 +26,7 @@ class SharedDisk:
         takers: dict[int, Taker],
         senders: dict[int, Sender],
         journal: JournalPort,
-        publishing: Crowds,
+        gate: Crowds,
         settings: StreamSettings,
     ) -> None:
         """Begin with space: each stream has its whole window."""
@@ -37,7 +37,7 @@ class SharedDisk:
         self._takers = takers
         self._senders = senders
         self._journal = journal
-        self._publishing = publishing
+        self._gate = gate
         self._window: i64 = settings.window_bytes
         self._filled = set(others)  # shards that have not said that they have space
 
@@ -73,7 +73,7 @@ class SharedDisk:
     def note(self) -> None:
         """Let publishers wait while this shard finds little space, and the disk is full for another one, or that one is
         not there to tell: they would write full what it has given back."""
-        self._publishing.set_others_full(len(self._filled) > 0 and not self._journal.has_room())
+        self._gate.set_others_full(len(self._filled) > 0 and not self._journal.has_room())
 
     def on_timer(self) -> None:
         """Look again how much space there is."""

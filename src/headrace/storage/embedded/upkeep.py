@@ -54,7 +54,7 @@ class Upkeep:
 
     async def turn(self) -> None:
         """Do what is due now, if anything. Raises OSError, and then the journal keeps what it needs."""
-        self._journal.space_wanted = self._broker.publishing.storage_full
+        self._journal.space_wanted = self._broker.gate.full
         short = self._journal.short
         neighbours = self._broker.neighbours
         if neighbours is not None:

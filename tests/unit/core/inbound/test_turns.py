@@ -6,8 +6,9 @@ import pytest
 
 from harness import Harness
 from headrace.core.inbound.turns import SHARE_LEAST, Turns
-from headrace.core.ports.link import WORK_AT_ONCE
-from headrace.storage.memory import MemoryLink
+from headrace.core.ports.link import HELD_FOR_SHARE, WORK_AT_ONCE
+from headrace.core.worker import Worker
+from headrace.storage.memory import ManualScheduler, MemoryLink
 
 pytestmark = (
     pytest.mark.interpreted
@@ -88,14 +89,31 @@ def test_a_crowd_that_comes_while_records_wait_keeps_its_share() -> None:
 
 def test_who_is_held_back_keeps_its_place_and_takes_nothing() -> None:
     turns, (first, second) = crowd(2)
-    first.held_back = True
+    first.holds = HELD_FOR_SHARE
     for _ in range(3):
         turns.go_on()
     assert first.work == 0
     assert second.work == 3 * (WORK_AT_ONCE // 2)
-    first.held_back = False
+    first.holds = 0
     turns.go_on()
     assert first.work == WORK_AT_ONCE // 2
+
+
+def test_nothing_is_done_for_those_who_are_held() -> None:
+    """A pass for nobody would be followed by the next one, with all of a core, for as long as they are held."""
+    harness, scheduler = Harness(), ManualScheduler()
+    worker = Worker(scheduler, harness.clock, harness.settings)
+    floods = [Flood(harness, worker.turns) for _ in range(3)]
+    for flood in floods:
+        worker.take_turns(flood)
+        flood.holds = HELD_FOR_SHARE
+    assert scheduler.requests == 1
+    worker.end_tick()
+    assert scheduler.requests == 1
+    assert list(worker.turns.waiting) == floods
+    floods[1].holds = 0
+    worker.end_tick()
+    assert [flood.work > 0 for flood in floods] == [False, True, False]
 
 
 def test_an_error_in_one_turn_leaves_the_others_theirs() -> None:

@@ -303,7 +303,7 @@ def test_messages_that_waited_for_space_are_taken_up_behind_one_that_fails() -> 
     harness.sync()
     assert [[first for first, _ in client.take()] for client in clients] == [[0xE0], [0x40], [0x40]]
     assert counted(harness) == {"read": 1}
-    assert [client.link.held_back for client in clients[1:]] == [False, False]
+    assert [client.link.holds for client in clients[1:]] == [False, False]
 
 
 def test_who_comes_and_goes_while_the_disk_is_full_leaves_nothing() -> None:

@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from harness import Client, Harness
-from headrace.core.inbound.publishing import LET_GO_AT_ONCE
+from headrace.core.inbound.gate import LET_GO_AT_ONCE
 from headrace.core.ports.link import Crowd
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.record import DROP_LIMIT, DROP_QOS0_SLOW
@@ -42,7 +42,7 @@ def shards(owed_max: int = 100_000, **settings: int) -> WiredShards:
 
 def waits(client: Client) -> bool:
     """Whether nothing is read from it."""
-    return client.link.held_back
+    return client.link.holds != 0
 
 
 class Load:
@@ -251,7 +251,7 @@ def test_publishers_do_not_wait_for_a_shard_that_stands_still() -> None:
 
 def test_publishers_go_on_when_the_stream_breaks_and_everything_comes_once() -> None:
     cluster, load, reader = crowded()
-    assert [shard.broker.publishing.crowded for shard in cluster.shards] == [1, 1, 0]
+    assert [shard.broker.gate.crowded for shard in cluster.shards] == [1, 1, 0]
     waiting = cluster[2].neighbours._takers
     assert all(waiting[at].inbox for at in (0, 1))
     for at in (0, 1):
@@ -270,8 +270,8 @@ def test_publishers_who_left_while_they_waited_are_forgotten() -> None:
     load.writers[0].lose()
     got = drain(cluster, reader)
     assert load.of(got) == load.sent
-    publishing = cluster[0].broker.publishing
-    assert (publishing.waiting(), publishing.crowded) == ((0, 0), 0)
+    broker = cluster[0].broker
+    assert (broker.publishing.waiting(), broker.gate.crowded) == ((0, 0), 0)
     assert not waits(load.writers[1])
 
 
@@ -471,30 +471,30 @@ def test_who_publishes_retained_messages_waits_for_their_home() -> None:
 def test_a_crowd_disperses_in_the_order_in_which_it_came_some_in_each_pass() -> None:
     """And stays where it is when it is crowded again."""
     shard = shards()[0]
-    publishing, crowd = shard.broker.publishing, Crowd()
+    gate, crowd = shard.broker.gate, Crowd()
     crowd.crowded = True
     clients = [shard.client(f"c{at}-", version=5) for at in range(2 * LET_GO_AT_ONCE + 10)]
     for client in clients:
-        publishing.join(client.link, crowd)
+        gate.join(client.link, crowd)
     shard.sync()
     clients[3].lose()
-    assert publishing.crowded == len(clients)
-    publishing.disperse(crowd)
-    publishing.disperse(crowd)
+    assert gate.crowded == len(clients)
+    gate.disperse(crowd)
+    gate.disperse(crowd)
     shard.worker.end_tick()
     assert [waits(one) for one in clients] == [at > LET_GO_AT_ONCE for at in range(len(clients))]
     crowd.crowded = True
-    publishing.join(clients[0].link, crowd)
+    gate.join(clients[0].link, crowd)
     shard.worker.end_tick()
     shard.worker.end_tick()
-    assert publishing.crowded == len(clients) - LET_GO_AT_ONCE
-    publishing.disperse(crowd)
+    assert gate.crowded == len(clients) - LET_GO_AT_ONCE
+    gate.disperse(crowd)
     shard.worker.end_tick()
     assert waits(clients[0])
     assert not waits(clients[2 * LET_GO_AT_ONCE])
     shard.worker.end_tick()
     assert not any(waits(one) for one in clients)
-    assert (publishing.crowded, len(crowd.waiting)) == (0, 0)
+    assert (gate.crowded, len(crowd.waiting)) == (0, 0)
 
 
 def test_clients_who_publish_to_each_other_lose_nothing() -> None:
@@ -528,17 +528,17 @@ def test_clients_who_publish_to_each_other_lose_nothing() -> None:
 def test_who_waits_is_read_from_when_it_has_much_to_take_itself() -> None:
     cluster, load, _ = crowded()
     writer, near = load.writers[0], cluster[0].client("n", version=5)
-    publishing = cluster[0].broker.publishing
+    gate = cluster[0].broker.gate
     session = session_of(writer.link)
     assert session is not None
     subscribed = SubscriptionRequest("b", 1, False, False, 0)
     cluster[0].broker.on_subscribe(writer.link, Subscribe(1, [subscribed], 0, Properties()))
     cluster[0].sync()
-    assert publishing.crowded == 1
+    assert gate.crowded == 1
     for _ in range(WINDOW + LIMIT // 4 + 2):
         near.publish("b", b"near")
     assert not waits(writer)
-    assert publishing.crowded == 0
+    assert gate.crowded == 0
     writer.publish("a", b"more")
     assert not waits(writer)
     while got := writer.publishes():
@@ -581,7 +581,7 @@ class Watch:
         streams.share_of = 0
         self.clock = self.harness.clock
         broker = self.harness.broker
-        self.intake = intake.Intake(self.clock, streams, broker.publishing)
+        self.intake = intake.Intake(self.clock, streams, broker.gate)
 
     def session(self, name: str) -> Session:
         found = session_of(self.harness.client(name, version=5).link)

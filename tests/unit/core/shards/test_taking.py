@@ -18,7 +18,7 @@ from shard_wires import End, NarrowEnd, WiredShards, received
 def test_what_holds_nothing_before_the_oldest_copy_on_its_way_is_settled() -> None:
     """Whoever asks for retained messages leaves out what is still to come from there on."""
     broker = Harness().broker
-    intake = Intake(broker.worker.clock, StreamSettings(), broker.publishing)
+    intake = Intake(broker.worker.clock, StreamSettings(), broker.gate)
     taker = Taker(0, broker.fold, broker.commit, broker.router, 1 << 20, 1000, intake)
     copies = [copy_of(message(b"a", b"x"), 0, offset) for offset in (3, 7, 8)]
     taker.looked(2)

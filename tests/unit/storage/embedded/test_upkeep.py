@@ -203,7 +203,7 @@ def test_the_reserve_is_given_to_a_shard_that_has_to_take_what_lies_here(tmp_pat
 
 
 def publishers_wait(node: Running) -> bool:
-    return node.broker.publishing.storage_full
+    return node.broker.gate.full
 
 
 async def some_turns(node: Running) -> None:
