@@ -139,10 +139,6 @@ def has_data(disk: Disk, fd: int, position: int) -> bool:
     return False
 
 
-def open_segment(disk: Disk, directory: Path, name: str) -> int:
-    return disk.open(directory / name)
-
-
 def is_compacted(disk: Disk, path: Path) -> bool:
     """Return whether compaction has written a segment: all of its batches are sparse then. Raises OSError."""
     fd = disk.open(path)

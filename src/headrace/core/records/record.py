@@ -190,11 +190,6 @@ def short_record_into(out: BytesWriter, kind: int, subkind: int, timestamp_us: i
     out.write(rest)
 
 
-def record_kind(body: bytes, pos: i64) -> int:
-    """Return the kind of the record at `pos`."""
-    return body[pos + 4]
-
-
 def record_end(body: bytes, pos: i64) -> i64:
     """Return the position after the record at `pos`. Raises `CorruptRecord` if it would lie outside the body."""
     size: i64 = len(body)
