@@ -297,7 +297,7 @@ def test_what_is_unacknowledged_comes_again_with_dup_and_its_id() -> None:
     peer.send(codec.encode_pubrec(5, sent[1].packet_id))
     peer.lose()
     heard = Peer(harness, "a", **options).take()[1:]
-    assert heard[1] == ("PUBREL", sent[1].packet_id, 0)
+    assert heard[1] == ("PUBREL", int(sent[1].packet_id), 0)
     again = [packet for packet in heard if isinstance(packet, Publish)]
     expected = [(packet.packet_id, packet.payload, True) for packet in (sent[0], sent[2], sent[3])]
     assert [(packet.packet_id, packet.payload, packet.dup) for packet in again] == expected

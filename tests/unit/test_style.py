@@ -295,6 +295,44 @@ def test_modules_import_each_other_in_no_circle_nor_do_their_types() -> None:
     assert circles == {frozenset()}
 
 
+def makes_something(name: str, classes: dict[str, list[ast.ClassDef]]) -> bool:
+    """Whether a class of this name has a constructor, its own or one that it inherits from a class of ours or a foreign
+    one."""
+    if name not in classes:
+        return name not in {"object", "Generic"}
+    return any(
+        any(isinstance(part, ast.FunctionDef) and part.name == "__init__" for part in found.body)
+        or any(makes_something(base, classes) for base in bases_of(found))
+        for found in classes[name]
+    )
+
+
+def bases_of(found: ast.ClassDef) -> list[str]:
+    return [ast.unparse(base).split("[")[0].split(".")[-1] for base in found.bases]
+
+
+def test_no_compiled_class_calls_the_constructor_of_object() -> None:
+    """Behind such a call, which tells nothing of what it does with the object, compiled code looks at each use of an
+    attribute whether it is there: of connections that was some hundred instructions a message."""
+    classes: dict[str, list[ast.ClassDef]] = {}
+    for path in SOURCES:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name, []).append(node)
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"^COMPILED = (\(.*?^\))", setup, re.DOTALL | re.MULTILINE)
+    compiled = {path for each in ast.literal_eval(listed) for path in (ROOT / "src/headrace").glob(each)}
+    wrong = [
+        f"{name(path)}: {found.name}"
+        for path in sorted(compiled)
+        for found in ast.walk(tree(path))
+        if isinstance(found, ast.ClassDef)
+        and "super().__init__()" in ast.unparse(found)
+        and not any(makes_something(base, classes) for base in bases_of(found))
+    ]
+    assert wrong == []
+
+
 def own_test(path: Path) -> Path:
     """Where the tests of a source file belong."""
     relative = path.relative_to(ROOT / "src")

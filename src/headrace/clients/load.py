@@ -67,7 +67,6 @@ class LoadClient(ClientHandler):
     it once bytes may flow."""
 
     def __init__(self, tally: Tally, turn: Turn, connect: Connect, topic: str, qos: int) -> None:
-        super().__init__()
         self.tally = tally
         self.turn = turn
         self.joined = False

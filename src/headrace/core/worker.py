@@ -50,10 +50,7 @@ class Worker(WorkerPort):
         super().__init__(clock, settings, anyone, Homes() if homes is None else homes)
         self.testimony = Testimony()
         self.testimony.failures = self.failures
-        self.arrivals = Reception(self, self.testimony)
-        self.reception = self.arrivals
         self.brokers: list[Broker] = []
-        self.turns = Turns(self)
         self.latencies: Latencies | None = None
         self._scheduler = scheduler
         self._access: Access | None = None
@@ -67,6 +64,9 @@ class Worker(WorkerPort):
         self._broken: list[Link] = []  # something raised on their behalf: to be closed
         self.behind = False  # timers are due that the last call of `on_timer` left
         self.ticks = 0
+        self.turns = Turns(self)
+        self.arrivals = Reception(self, self.testimony)
+        self.reception = self.arrivals
 
     # Shards
 

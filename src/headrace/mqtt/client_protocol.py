@@ -49,7 +49,7 @@ class ClientProtocol(PacketStream):
     """Parses what one server sends, from the CONNACK on. The two maxima are what this client accepts."""
 
     def __init__(self, handler: ClientHandler, max_packet_size: int, topic_alias_maximum: int) -> None:
-        super().__init__(handler, states.CLIENT, max_packet_size, topic_alias_maximum, True)
+        super().__init__(handler, states.CLIENT_MAY, max_packet_size, topic_alias_maximum, True)
         self._handler = handler
         self._clean_start = True
         self._is_odd = False  # an odd topic has come: one of the aliases may stand for it

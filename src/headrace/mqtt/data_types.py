@@ -94,7 +94,8 @@ def stands_at(buf: bytes, pos: i64, wanted: bytes) -> bool:
     """Return whether `wanted` stands at `pos` in `buf`, which is long enough. In place and by words, of which the last
     overlaps the one before: to cut it out and compare is 250 instructions, this 40."""
     at: i64 = 0
-    last: i64 = len(wanted) - 8
+    size: i64 = len(wanted)
+    last: i64 = size - 8
     if last < 0:
         return _stands_by_byte(buf, pos, wanted)
     while at < last:

@@ -19,7 +19,7 @@ from headrace.mqtt.publish import TopicAliases, decode_publish
 from headrace.stream import PARTIAL, ByteStream
 
 # The four flag bits each packet type must have (sections 2.1.3); PUBLISH is not asked.
-_FLAGS: Final = bytes([0, 0, 0, 0, 0, 0, 2, 0, 2, 0, 2, 0, 0, 0, 0, 0])
+_FLAGS: Final = 0x0202_0200_0000  # four bits for each, CONNECT's behind those of 0
 _PUBLISH: Final = 3
 _PUBACK: Final = 4
 _PUBREC: Final = 5
@@ -51,14 +51,14 @@ class PacketStream(ByteStream):
     def __init__(
         self,
         peer: PeerHandler,
-        table: bytes,
+        allowed: i64,
         max_packet_size: int,
         topic_alias_maximum: int,
         from_server: bool,
     ) -> None:
         super().__init__()
         self._peer = peer
-        self._table = table
+        self._allowed: i64 = allowed  # `states.allowed_in`
         self._max_packet_size: i64 = max_packet_size
         self._aliases = TopicAliases(topic_alias_maximum)
         self._from_server = from_server
@@ -134,10 +134,9 @@ class PacketStream(ByteStream):
     def _admit(self, first: i64, length: i64) -> None:
         """Check that a packet that starts with this byte is allowed in this state; it is a ProtocolError if not."""
         packet_type: i64 = first >> 4
-        following: i64 = self._table[self.state * 16 + packet_type]
-        if following == states.REFUSED:
+        if not self._allowed >> (self.state << 4 | packet_type) & 1:
             raise self._out_of_place(packet_type, first & 15, length)
-        if packet_type != _PUBLISH and first & 15 != _FLAGS[packet_type] and self.version > 3:
+        if packet_type != _PUBLISH and first & 15 != _FLAGS >> (packet_type << 2) & 15 and self.version > 3:
             raise reserved_flags()
 
     def _out_of_place(self, packet_type: i64, flags: i64, length: i64) -> ProtocolError:

@@ -105,21 +105,21 @@ class Publish:
     def __init__(
         self,
         topic: bytes,
-        qos: int,
+        qos: i64,
         retain: bool,
         dup: bool,
-        packet_id: int,
+        packet_id: i64,
         properties: bytes,
-        message_expiry_s: int,
+        message_expiry_s: i64,
         payload: bytes,
     ) -> None:
         self.topic = topic
-        self.qos = qos
+        self.qos: i64 = qos
         self.retain = retain
         self.dup = dup
-        self.packet_id = packet_id
+        self.packet_id: i64 = packet_id
         self.properties = properties
-        self.message_expiry_s = message_expiry_s
+        self.message_expiry_s: i64 = message_expiry_s
         self.payload = payload
 
 

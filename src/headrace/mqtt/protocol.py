@@ -57,7 +57,7 @@ class ServerProtocol(PacketStream):
 
     def __init__(self, handler: ServerHandler, max_packet_size: int, topic_alias_maximum: int) -> None:
         super().__init__(
-            handler, states.SERVER, min(max_packet_size, CONNECT_BYTES_MAX), topic_alias_maximum, False
+            handler, states.SERVER_MAY, min(max_packet_size, CONNECT_BYTES_MAX), topic_alias_maximum, False
         )
         self._size_after_connect: i64 = max_packet_size
         self._handler = handler

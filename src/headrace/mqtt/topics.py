@@ -42,12 +42,16 @@ def _check(topic: bytes) -> None:
         raise MalformedPacket("wildcard in a topic name")  # [MQTT-3.3.2-2]
 
 
-def valid_topic(topic: bytes) -> bool:
+def topic_or_none(topic: bytes) -> bytes:
+    """Return the one object that stands for this topic name, b"" if it is none."""
     try:
-        checked_topic(topic)
+        return checked_topic(topic)
     except MalformedPacket:
-        return False
-    return True
+        return b""
+
+
+def valid_topic(topic: bytes) -> bool:
+    return len(topic_or_none(topic)) > 0
 
 
 def valid_filter(topic_filter: str) -> bool:

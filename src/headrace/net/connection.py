@@ -61,7 +61,6 @@ class Connection(StreamLink):
         self.subscriptions_max = listener.subscriptions_max
         self.packet_bytes_max = listener.packet_bytes_max or settings.packet_bytes_max
         self._packets: ServerProtocol | None = None
-        self._stream = self.make_stream()
         self._since_ms = worker.clock.mono_ms
         self.made = False
         self._plain = False  # its bytes are the socket's
@@ -70,6 +69,7 @@ class Connection(StreamLink):
         self._cut = ""  # why we cut it off
         self._charged: i64 = 0  # bytes of an unfinished CONNECT that count against all strangers
         self._below: i64 = 0  # of them, those that the transport holds
+        self._stream = self.make_stream()
 
     def make_stream(self) -> ByteStream:
         """Make the parser that takes the connection's bytes apart."""

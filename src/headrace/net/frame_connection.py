@@ -27,11 +27,11 @@ class FrameConnection(Connection):
     """The connection of one client that speaks frames. `client` is its state in the core."""
 
     def __init__(self, worker: Worker, listener: ConnectionSet, source: str = "") -> None:
-        self.client: DeviceLink | None = DeviceLink(self, FrameVoice(self), worker.bind_device)
         super().__init__(worker, listener, source)
 
     def make_stream(self) -> ByteStream:
-        client = cast("DeviceLink", self.client)
+        client = DeviceLink(self, FrameVoice(self), cast("Worker", self.worker).bind_device)
+        self.client: DeviceLink | None = client
         frames = ServerFrames(client, min(int(self.packet_bytes_max), STRANGER_FRAME_MAX))
         client.take(frames)
         return frames

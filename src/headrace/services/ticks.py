@@ -16,12 +16,11 @@ class LoopScheduler(Scheduler):
     """Runs `Worker.end_tick` once the loop has read what is readable."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, watchdog: Watchdog) -> None:
-        super().__init__()
         self._call_soon = loop.call_soon
         self._watchdog = watchdog
         self._requested_s = 0.0
-        self._run = self._tick  # bound once, not for every tick
         self.end_tick: Callable[[], None] = _nothing
+        self._run = self._tick  # bound once, not for every tick
 
     def request_tick(self) -> None:
         self._requested_s = self._watchdog.clock()

@@ -104,7 +104,7 @@ def test_a_handler_may_refuse() -> None:
 
 
 def test_a_stream_of_no_side_reads_the_flows_only() -> None:
-    stream = PacketStream(PeerHandler(), states.SERVER, MEBIBYTE, 0, False)
+    stream = PacketStream(PeerHandler(), states.SERVER_MAY, MEBIBYTE, 0, False)
     stream.state = states.CONNECTED
     stream.version = 4
     stream.receive_data(big_publish(1) + bytes.fromhex("40020001 50020001 62020001 70020001"))

@@ -7,7 +7,15 @@ from hypothesis import given
 
 from headrace.errors import MalformedPacket
 from headrace.mqtt import topics
-from headrace.mqtt.topics import checked_topic, filter_error, matches, split_share, valid_filter, valid_topic
+from headrace.mqtt.topics import (
+    checked_topic,
+    filter_error,
+    matches,
+    split_share,
+    topic_or_none,
+    valid_filter,
+    valid_topic,
+)
 from unit.mqtt import strategies
 
 # The examples of section 4.7 and the corners between them.
@@ -64,6 +72,7 @@ def test_matches(topic_filter: str, topic: str, expected: bool) -> None:
 )
 def test_valid_topic(topic: bytes) -> None:
     assert valid_topic(topic)
+    assert topic_or_none(topic) == topic
 
 
 @pytest.mark.parametrize(
@@ -71,6 +80,7 @@ def test_valid_topic(topic: bytes) -> None:
 )
 def test_invalid_topic(topic: bytes) -> None:
     assert not valid_topic(topic)
+    assert topic_or_none(topic) == b""
     with pytest.raises(MalformedPacket):
         checked_topic(topic)
 

@@ -16,7 +16,7 @@ from headrace.core.shards.group_loans import GroupLoans
 from headrace.core.state.groups import Draw, membership_of
 from headrace.core.state.inflight import NOT_IN_FLIGHT
 from headrace.core.state.queue import REF_QOS, OutboundQueue
-from headrace.core.state.session import Session, session_of
+from headrace.core.state.session import Session, attached_to
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 
@@ -31,9 +31,9 @@ class Acknowledging:
         self.loans: GroupLoans | None = None  # where there are other shards
 
     def puback(self, link: Link, packet_id: int, reason_code: int) -> None:
-        session = session_of(link)
-        if session is None:
+        if link.session is None:
             return
+        session = attached_to(link)
         if packet_id > DIRECT_IDS:
             draw = _draw_of(session, packet_id)
             if draw is not None:
@@ -54,15 +54,16 @@ class Acknowledging:
 
     def pubrec(self, link: Link, packet_id: int, reason_code: int) -> None:
         """Handle PUBREC: from here on PUBREL is what is repeated, so it leaves only when that is durable."""
-        session = session_of(link)
-        if session is None:
+        if link.session is None:
             return
-        draw = _draw_of(session, packet_id)
-        if draw is not None:
-            self.sharing.pubrec(session, link, draw, reason_code)
-            return
-        if self.loans is not None and self.loans.pubrec(session, link, packet_id, reason_code):
-            return
+        session = attached_to(link)
+        if packet_id > DIRECT_IDS:
+            draw = _draw_of(session, packet_id)
+            if draw is not None:
+                self.sharing.pubrec(session, link, draw, reason_code)
+                return
+            if self.loans is not None and self.loans.pubrec(session, link, packet_id, reason_code):
+                return
         queue = session.queue
         serial: i64 = 0
         ref: i64 = NOT_IN_FLIGHT
@@ -85,15 +86,16 @@ class Acknowledging:
         self.commit.defer(_Release(session, link, serial, packet_id))
 
     def pubcomp(self, link: Link, packet_id: int, reason_code: int) -> None:
-        session = session_of(link)
-        if session is None:
+        if link.session is None:
             return
-        draw = _draw_of(session, packet_id)
-        if draw is not None:
-            self.sharing.pubcomp(session, draw)
-            return
-        if self.loans is not None and self.loans.pubcomp(session, packet_id):
-            return
+        session = attached_to(link)
+        if packet_id > DIRECT_IDS:
+            draw = _draw_of(session, packet_id)
+            if draw is not None:
+                self.sharing.pubcomp(session, draw)
+                return
+            if self.loans is not None and self.loans.pubcomp(session, packet_id):
+                return
         queue = session.queue
         if queue is None:
             return

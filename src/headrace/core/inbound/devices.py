@@ -12,13 +12,12 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from headrace.core.commit import ENTRY_BYTES, Deferred, GroupCommit
+from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.inbound.admission import is_closed, is_too_deep
 from headrace.core.inbound.claims import Claimant, Owners
 from headrace.core.inbound.connect import Sessions
 from headrace.core.inbound.consuming import Consuming, Guest, Requests
-from headrace.core.inbound.gate import Gate
-from headrace.core.inbound.publishing import PAYLOAD_WEIGHT
+from headrace.core.inbound.gate import Gate, weight_of
 from headrace.core.ports.access import PENDING, LinkRights, SignIn, SignInListener
 from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import HELD_FOR_HOME, Link, WorkerPort
@@ -35,7 +34,7 @@ from headrace.frames.frame import ACK, JOIN, LEAVE, NO_ID, PING, PUBLISH, PULL
 from headrace.frames.server import FrameHandler, ServerFrames
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Connect
-from headrace.mqtt.topics import checked_topic, valid_topic
+from headrace.mqtt.topics import topic_or_none
 
 _NAMES_MAX: Final = 1024  # devices of one connection that are remembered
 _STRANGER: Final = 0
@@ -179,7 +178,8 @@ class Devices:
         counters = tenant.counters
         counters.publishes_received += 1
         counters.bytes_received += len(payload)
-        code = self._refusal(link, topic)
+        known_topic = topic_or_none(topic)
+        code = self._refusal(link, known_topic)
         if code:
             tenant.count_drop(DROP_NOT_ACCEPTED, 1)
             counters.refuse("publish", code)
@@ -191,7 +191,7 @@ class Devices:
             tenant.name,
             client.origin_in(tenant),
             tenant.name_bytes,
-            checked_topic(topic),
+            known_topic,
             self._default_expiry_s,
             payload,
         )
@@ -208,7 +208,7 @@ class Devices:
     def _store(self, client: DeviceLink, tenant: Tenant, message: FrameMessage, seen: Seen) -> None:
         link, commit = client.link, self._commit
         message.link = link
-        weight: i64 = ENTRY_BYTES + PAYLOAD_WEIGHT * len(message.payload)
+        weight = weight_of(message.payload)
         link.deferred += weight
         self._gate.foresee(link, None, tenant, message.topic, weight)
         self._gate.keep_share(link, link.deferred)
@@ -220,8 +220,8 @@ class Devices:
         self._gate.keep_pace(link)
 
     def _refusal(self, link: Link, topic: bytes) -> int:
-        """Return the reason code of a PUBLISH that is not taken, 0 if it is."""
-        if not valid_topic(topic) or is_too_deep(link.identity.limits, topic):
+        """Return the reason code of a PUBLISH that is not taken, 0 if it is. `topic`: b"" if it is none."""
+        if not topic or is_too_deep(link.identity.limits, topic):
             return rc.TOPIC_NAME_INVALID
         rights = link.rights
         if rights is not None and not rights.may_publish(topic):

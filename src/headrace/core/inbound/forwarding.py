@@ -20,7 +20,7 @@ from headrace.core.outbound.routing import Router, targets_of
 from headrace.core.ports.link import Link
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import NO_EXPIRY, Message, message_flags
-from headrace.core.state.session import Session, session_of
+from headrace.core.state.session import Session, attached_to
 from headrace.mqtt.packets import plain_publish
 
 _DOLLAR: Final = 0x24
@@ -46,9 +46,9 @@ class Forwarding:
 
     def publish(self, link: Link, topic: bytes, packet: bytes, payload_at: i64) -> None:
         """Forward a plain PUBLISH. `packet` is all of it, its payload begins at `payload_at`."""
-        session = session_of(link)
-        if session is None:
+        if link.session is None:
             return
+        session = attached_to(link)
         tree = session.tenant.tree
         targets = targets_of(session, tree, topic)
         if tree.worked:

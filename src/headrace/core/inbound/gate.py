@@ -48,6 +48,13 @@ class SpaceListener:
         raise NotImplementedError
 
 
+def weight_of(payload: bytes) -> i64:
+    """Return the bytes that a message counts against its client's share while it waits to be durable. A byte of its
+    payload is written twice: into the batch and to the disk."""
+    size: i64 = len(payload)
+    return ENTRY_BYTES + 2 * size
+
+
 class Gate(Crowds):
     """The connections of one shard that are not read. `full`: neither this shard nor, as far as it waits for them,
     another one has space for what is published. `crowded` counts those who wait for other shards."""

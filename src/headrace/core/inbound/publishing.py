@@ -12,7 +12,6 @@ from mypy_extensions import i64
 
 from headrace.core.commit import (
     COMPLETE,
-    ENTRY_BYTES,
     SHARE_BYTES_LEAST,
     TAKEN,
     Answer,
@@ -20,7 +19,7 @@ from headrace.core.commit import (
 )
 from headrace.core.inbound.admission import Admission, may_be_too_deep
 from headrace.core.inbound.following import Following
-from headrace.core.inbound.gate import Gate, SpaceListener
+from headrace.core.inbound.gate import Gate, SpaceListener, weight_of
 from headrace.core.outbound.routing import Router, targets_of
 from headrace.core.ports.link import HELD_FOR_DISK, Link, WorkerPort
 from headrace.core.ports.witness import Testimony
@@ -34,14 +33,13 @@ from headrace.core.records.record import (
     FLAG_RETAIN,
 )
 from headrace.core.state.producers import MALFORMED, NEW, REPEATED, SEQUENCE_MARK, is_sequenced, owned
-from headrace.core.state.session import Session, session_of
+from headrace.core.state.session import Session, attached_to, session_of
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Publish
 from headrace.mqtt.properties import Properties
 
 NEVER_DURABLE: Final = -1
-PAYLOAD_WEIGHT: Final = 2  # a byte of it is written twice: into the batch and to the disk
 _PARKED_LEAST: Final = 64  # messages that wait for space, before those of closed connections are looked for
 _REFUSED: Final = 0
 _PASSED: Final = 1
@@ -86,9 +84,9 @@ class Publishing(SpaceListener):
     def publish(self, link: Link, packet: Publish, plain: bytes | None = None) -> None:
         """Handle PUBLISH (3.3.4): may it be published, is it new, then journal it; at QoS 0 it goes on without
         [MQTT-3.3.4-1]. `plain` is the packet as it came, where it may leave so (`forwarding`)."""
-        session = session_of(link)
-        if session is None:
+        if link.session is None:
             return
+        session = attached_to(link)
         if self.gate.full and self._put_off(link, session, packet):
             return
         counters = session.tenant.counters
@@ -155,7 +153,7 @@ class Publishing(SpaceListener):
         ):
             return
         message.link = link
-        weight: i64 = ENTRY_BYTES + PAYLOAD_WEIGHT * len(packet.payload)
+        weight = weight_of(packet.payload)
         waiting: i64 = link.deferred + weight
         link.deferred = waiting
         if waiting > SHARE_BYTES_LEAST:
@@ -214,10 +212,8 @@ class Publishing(SpaceListener):
         return True
 
     def _expiry_of(self, packet: Publish) -> i64:
-        expiry_s: i64 = packet.message_expiry_s
-        if expiry_s < 0:
-            return self._default_expiry_s
-        return expiry_s
+        expiry_s = packet.message_expiry_s
+        return self._default_expiry_s if expiry_s < 0 else expiry_s
 
     def _keeps(self, session: Session, packet: Publish) -> bool:
         """Return whether a retained message is kept; above the limit it is delivered as any other, and that is
@@ -265,7 +261,7 @@ class Publishing(SpaceListener):
         and is not durable yet it keeps its place."""
         if message.retain:
             message.link = link
-            weight: i64 = ENTRY_BYTES + PAYLOAD_WEIGHT * len(message.payload)
+            weight = weight_of(message.payload)
             link.deferred += weight
             self.gate.foresee(link, session, session.tenant, message.topic, weight)
             self.gate.keep_share(link, link.deferred)
@@ -341,9 +337,9 @@ class Publishing(SpaceListener):
         An id that we do not know is one whose PUBCOMP was lost: the exchange is complete, and the client is told so
         [MQTT-4.3.3-11] (0x92 would make it report a failure that did not happen).
         """
-        session = session_of(link)
-        if session is None:
+        if link.session is None:
             return
+        session = attached_to(link)
         incoming = session.incoming
         if incoming is not None and packet_id in incoming:
             del incoming[packet_id]
@@ -356,7 +352,7 @@ class Publishing(SpaceListener):
     def acknowledge(self, link: Link, message: Message) -> None:
         """Send PUBACK or PUBREC, or what a device is answered: the high watermark has passed the record (P1)."""
         packet_id = message.packet_id
-        weight: i64 = ENTRY_BYTES + PAYLOAD_WEIGHT * len(message.payload)
+        weight = weight_of(message.payload)
         link.deferred -= weight
         self.commit.deferred_bytes -= weight
         qos: i64 = message.flags & FLAG_QOS

@@ -141,13 +141,13 @@ class Clusters(Readers, Waker):
         self._worker = worker
         self._timers = timers
         self._settings = worker.settings
-        self.trimming = Trimming(fold, commit, reader, timers, worker)
-        self.unused = self.trimming.unused = Unused(self, commit, worker)
         self._live: dict[Cluster, _Live] = {}
         self._used: dict[int, Cluster] = {}  # of those in `_live`, by number
         self._changed: dict[TopicQueue, None] = {}  # messages have come
         # By tenant and topic: names of clusters, and how many JOINs to each are on their way
         self._joining: dict[tuple[str, bytes], dict[bytes, int]] = {}
+        self.trimming = Trimming(fold, commit, reader, timers, worker)
+        self.unused = self.trimming.unused = Unused(self, commit, worker)
 
     def live(self, cluster: Cluster) -> _Live:
         found = self._live.get(cluster)

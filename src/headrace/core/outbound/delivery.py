@@ -112,8 +112,8 @@ class Delivery(Pump, Waker):
         self.sharing: Sharing | None = None
         self.lateness: Lateness | None = None
         self.spilling = Spilling(commit, clock, settings)
-        self.reserving = Reserving(commit, self)
         self.sampled_us: i64 = 0  # when a message arrived that was sent since the last flush; 0: none was
+        self.reserving = Reserving(commit, self)
 
     def offer(self, target: Target, message: Message) -> None:
         """Give a message to a session: send it now, or number it and put it behind the backlog."""
@@ -241,7 +241,9 @@ class Delivery(Pump, Waker):
         """Return whether a message that was not queued is not to be dropped."""
         if message.message_expiry_s >= 0 and message.is_late(self._clock.now_us):
             return False
-        return not self._too_large(session, link, message, ref) and self._permitted(link, message)
+        if link.max_packet_size and self._too_large(session, link, message, ref):
+            return False
+        return self._permitted(link, message)
 
     def _too_large(self, session: Session, link: Link, message: Message, ref: i64) -> bool:
         """Return whether an entry of a queue is above the client's Maximum Packet Size."""

@@ -58,11 +58,11 @@ class Router(Offering):
         self._delivery = delivery
         self._sharing = sharing
         self._at_once: i64 = worker.settings.deliveries_at_once
-        self.fan_out = FanOut(self, commit, self._at_once, worker.settings.write_buffer_high)
         self._rest: _Rest | None = None
         self._joined = _Joined([], [])
         self._worker = worker
         self.others: Passing | None = None  # where there are other shards
+        self.fan_out = FanOut(self, commit, self._at_once, worker.settings.write_buffer_high)
 
     def _contain(self, place: str, link: Link | None, error: Exception) -> None:
         self._worker.contain(place, link, error)

@@ -32,7 +32,7 @@ class Limits:
         self.tenant_backlog_bytes_max: int = 0  # of all of them together
         self.session_expiry_max_s: int = 0xFFFFFFFF
         self.v311_session_expiry_s: int = 30 * 86_400
-        self.receive_maximum: int = 1024
+        self.receive_maximum: i64 = 1024
         self.inflight_max: int = 1024
         self.keep_alive_max_s: int = 0
         self.subscriptions_max: int = 10_000

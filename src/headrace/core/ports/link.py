@@ -248,7 +248,8 @@ class Link(ServerHandler):
     """
 
     def __init__(self, worker: WorkerPort) -> None:
-        super().__init__()
+        # No `super().__init__()`: no base has one, and behind that of `object` compiled code looks at each use of an
+        # attribute whether it is there.
         self.worker = worker
         self.broker: BrokerPort = worker.reception  # until CONNECT says where it is at home
         self.session: object | None = None  # the `state.session.Session` that is attached to it

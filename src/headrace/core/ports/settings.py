@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mypy_extensions import i64
+
 from headrace.core.ports.limits import Limits
 from headrace.core.records.record import DIRECT_IDS, UPPER_IDS
 
@@ -47,7 +49,7 @@ class BrokerSettings(FrameSettings):
         self.write_buffer_high: int = 1 << 20
         self.topic_alias_maximum: int = 10
         self.allow_anonymous: bool = True
-        self.commit_bytes_max: int = 32 << 20
+        self.commit_bytes_max: i64 = 32 << 20
         self.deliveries_at_once: int = (
             500  # in one pass of the loop: one or two milliseconds (decision 29: work in units)
         )

@@ -156,7 +156,7 @@ class Record:
     def __init__(self, kind: int, timestamp_us: int) -> None:
         self.kind = kind
         self.timestamp_us = timestamp_us
-        self.offset: int = -1
+        self.offset: i64 = -1
 
     def encode_into(self, out: BytesWriter) -> None:
         raise NotImplementedError

@@ -93,8 +93,6 @@ class Neighbours(Passing, Waker):
         self.intake = delivery.lateness = Intake(worker.clock, settings, gate)
         self._holding = Holding(self._takers, commit, worker)
         self.asking = Asking(shard, fold, commit, delivery, worker, self._takers, self._holding, settings)
-        wires = _GroupWires(self)
-        self._answering = Answering(shard, fold, self._takers, worker, wires, settings.page_messages)
         self._newest: dict[int, tuple[int, int]] = {}  # by shard: epoch and attempt of its newest hello
         self._senders: dict[int, Sender] = {}  # by slot
         self._by_shard: dict[int, Sender] = {}
@@ -105,6 +103,8 @@ class Neighbours(Passing, Waker):
         self._nobody = _Wanting(0, [], 0)
         self._wanted = fold.wanted = fold.queues.wanted = Wanted()
         self.queues: QueuePort | None = None  # whoever speaks of topic queues
+        wires = _GroupWires(self)
+        self._answering = Answering(shard, fold, self._takers, worker, wires, settings.page_messages)
         self.homes = GroupHomes(fold, commit, delivery, worker, self._holding, wires)
         self.members = GroupMembers(shard, fold, commit, delivery, worker, wires, settings.answer_within_ms)
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from mypy_extensions import i64
+
 
 class Counters:
     """Plain integers, read when /metrics is scraped."""
 
     def __init__(self) -> None:
-        self.publishes_received = 0
-        self.publishes_repeated = 0
-        self.publishes_sent = 0
-        self.bytes_received = 0
-        self.bytes_sent = 0
-        self.connects = 0
-        self.connects_refused = 0
-        self.disconnects = 0
-        self.protocol_errors = 0
+        self.publishes_received: i64 = 0
+        self.publishes_repeated: i64 = 0
+        self.publishes_sent: i64 = 0
+        self.bytes_received: i64 = 0
+        self.bytes_sent: i64 = 0
+        self.connects: i64 = 0
+        self.connects_refused: i64 = 0
+        self.disconnects: i64 = 0
+        self.protocol_errors: i64 = 0
         self.dropped: dict[int, int] = {}
         self.refused: dict[
             tuple[str, int], int

@@ -169,7 +169,7 @@ def seen_of(message: FrameMessage) -> Seen:
 def _is_lately(seen: Seen, message: Seen) -> bool:
     """Return whether not much time is between them, as far as the clock can be believed. Where it was set in between,
     nobody knows: to have a message twice is better than to take a new one for a repeat."""
-    return abs(message.time_us - seen.time_us) <= REPEAT_WINDOW_US
+    return -REPEAT_WINDOW_US <= message.time_us - seen.time_us <= REPEAT_WINDOW_US
 
 
 def _key(message: FrameMessage) -> bytes:

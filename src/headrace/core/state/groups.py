@@ -224,7 +224,6 @@ class Group(QueueOwner):
         self.name = name
         self.filter = topic_filter
         self.incarnation = incarnation
-        self.carrier = carrier_of(self)
         self.members: dict[Session, Subscription] = {}
         self.next_serial: i64 = 1
         self.backlog = Backlog(tenant.space)
@@ -240,6 +239,7 @@ class Group(QueueOwner):
         # that nobody is asked again and again, however many the members are.
         self.free: OrderedDict[Session, None] = OrderedDict()
         self.open: OrderedDict[Session, None] = OrderedDict()
+        self.carrier = carrier_of(self)
 
     def push(self, ref: int, size: int) -> None:
         self.backlog.push(ref, size)

@@ -62,10 +62,10 @@ class Target(Entry):
         self, session: Session, qos: int, retain_as_published: bool, ids: bytes, no_local: bool
     ) -> None:
         self.session = session
-        self.qos = qos
+        self.qos: i64 = qos
         self.retain_as_published = retain_as_published
         self.ids = ids
-        self.ids_index = session.ids_index(ids)
+        self.ids_index: i64 = session.ids_index(ids)
         self.no_local = no_local
         self.members: list[Target] | None = None
 
@@ -433,3 +433,8 @@ class Session(QueueOwner):
 def session_of(link: Link) -> Session | None:
     """Return the session that is attached to a link."""
     return cast("Session | None", link.session)
+
+
+def attached_to(link: Link) -> Session:
+    """Return the session of a link that is known to have one: nobody looks at each use of it whether it is there."""
+    return cast("Session", link.session)
