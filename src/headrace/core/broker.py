@@ -156,6 +156,8 @@ class Broker(BatchListener):
     def join(self, journal: JournalPort, routes: Routes, settings: StreamSettings) -> Neighbours:
         """Be one of several shards; to be called before the state is recovered. `routes` is this shard's own
         table."""
+        consuming, owners = self.devices.consuming, self.devices.owners
+        talk = QueueTalk(self.shard, self.fold, self.commit, consuming, owners, self.worker, settings)
         neighbours = Neighbours(
             self.shard,
             self.fold,
@@ -167,14 +169,12 @@ class Broker(BatchListener):
             routes,
             settings,
             self.gate,
+            talk,
         )
         self.neighbours = self.router.others = self.subscribing.neighbours = neighbours
         self.drop_events.others = neighbours
-        consuming = self.devices.consuming
         consuming.neighbours = neighbours
-        owners = self.devices.owners
-        talk = QueueTalk(self.shard, self.fold, self.commit, consuming, owners, self.worker, settings)
-        neighbours.queues, self.devices.requests = talk, talk.far
+        self.devices.requests = talk.far
         self.retained.others = neighbours.asking
         self.sharing.lending = neighbours.members
         self.acknowledging.loans = neighbours.members.loans

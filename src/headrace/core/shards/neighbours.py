@@ -38,7 +38,7 @@ from headrace.core.shards.queue_frames import QueueFrame
 from headrace.core.shards.queue_port import QueuePort
 from headrace.core.shards.retained_frames import Answered, RetainedFrame, Sought
 from headrace.core.shards.routes import Routes
-from headrace.core.shards.sending import Sender, home_of, is_queued
+from headrace.core.shards.sending import Sender, home_of
 from headrace.core.shards.shared_disk import SharedDisk
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.shards.taking import Taker
@@ -55,7 +55,7 @@ Offsets = dict[int, tuple[int, int]]  # two of them, by shard
 
 
 class Neighbours(Passing, Waker):
-    """The other shards, as shard `shard` sees them."""
+    """The other shards, as shard `shard` sees them. `queues`: whoever speaks of topic queues."""
 
     def __init__(
         self,
@@ -69,6 +69,7 @@ class Neighbours(Passing, Waker):
         routes: Routes,
         settings: StreamSettings,
         gate: Crowds,
+        queues: QueuePort,
     ) -> None:
         self.shard = shard
         self.routes = routes
@@ -79,20 +80,17 @@ class Neighbours(Passing, Waker):
         self.older_followers: Offsets = {}  # those whose owner began before one that was talked to: where both did
         self.older_sources: Offsets = {}
         self.cuts = 0  # streams that were cut because the other side did not answer
-        self._fold = fold
-        self._commit = commit
-        self._router = router
-        self._reader = delivery.reader
-        self._unread = delivery.unread
-        self._worker = worker
-        self._settings = settings
-        self._gate = gate
+        self._fold, self._commit, self._router = fold, commit, router
+        self._reader, self._unread = delivery.reader, delivery.unread
+        self._worker, self._settings, self._gate = worker, settings, gate
         self._attempt = 0
         self._sent_before = 0  # copies, on wires that have ended
         self._takers: dict[int, Taker] = {}  # in the order in which they have their turns
         self.intake = delivery.lateness = Intake(worker.clock, settings, gate)
         self._holding = Holding(self._takers, commit, worker)
         self.asking = Asking(shard, fold, commit, delivery, worker, self._takers, self._holding, settings)
+        wires = _GroupWires(self)
+        self._answering = Answering(shard, fold, self._takers, worker, wires, settings.page_messages)
         self._newest: dict[int, tuple[int, int]] = {}  # by shard: epoch and attempt of its newest hello
         self._senders: dict[int, Sender] = {}  # by slot
         self._by_shard: dict[int, Sender] = {}
@@ -102,9 +100,7 @@ class Neighbours(Passing, Waker):
         self._followed = Followed(fold, commit, settings.note_step, settings.note_bytes)
         self._nobody = _Wanting(0, [], 0)
         self._wanted = fold.wanted = fold.queues.wanted = Wanted()
-        self.queues: QueuePort | None = None  # whoever speaks of topic queues
-        wires = _GroupWires(self)
-        self._answering = Answering(shard, fold, self._takers, worker, wires, settings.page_messages)
+        self.queues = queues
         self.homes = GroupHomes(fold, commit, delivery, worker, self._holding, wires)
         self.members = GroupMembers(shard, fold, commit, delivery, worker, wires, settings.answer_within_ms)
 
@@ -152,16 +148,14 @@ class Neighbours(Passing, Waker):
 
     def _begin(self, taker: Taker, wire: Wire) -> None:
         self.members.cut(taker.source)
-        if self.queues is not None:
-            self.queues.cut(taker.source)
+        self.queues.cut(taker.source)
         hello = Hello(self.shard, self.epoch, self._attempt)
         announced = self._wanted.filters() + self._withdrawing.filters()
         taker.begin(wire, hello, announced, self._holding.number)
         wire.say(peer.Filled(self.disk.says_full))
         if self.members.needs(taker.source):
             wire.say(Meet())
-        if self.queues is not None:
-            self.queues.reached(taker.source, wire)
+        self.queues.reached(taker.source, wire)
 
     def follows(self, source: int) -> bool:
         """Return whether there is a wire on which it follows a shard."""
@@ -220,8 +214,7 @@ class Neighbours(Passing, Waker):
         """Take nothing more from a shard on the wire there is."""
         taker.end()
         self.members.cut(taker.source)
-        if self.queues is not None:
-            self.queues.cut(taker.source)
+        self.queues.cut(taker.source)
 
     def heard(self, wire: Wire, frame: Frame) -> None:
         """Go on with what was said on a wire. What comes on one that was cut means nothing any more."""
@@ -240,7 +233,7 @@ class Neighbours(Passing, Waker):
             self.disk.told(sender.shard, frame.full)
         elif not isinstance(frame, QueueFrame):
             self._of_follower(sender, frame)
-        elif self.queues is not None:
+        else:
             self.queues.asked(sender.shard, wire, frame)
 
     def _greeted(self, wire: Wire, hello: Hello) -> None:
@@ -322,8 +315,7 @@ class Neighbours(Passing, Waker):
         self._answering.forget(sender.slot)
         sender.wire.cut()
         self.homes.closed(sender.shard)
-        if self.queues is not None:
-            self.queues.closed(sender.shard)
+        self.queues.closed(sender.shard)
 
     def _leave_routes(self, sender: Sender) -> None:
         """Remember what a shard wanted that follows no more, so that what it misses at QoS 0 is counted. One that did not
@@ -409,8 +401,7 @@ class Neighbours(Passing, Waker):
         """Go on with what a shard says that is followed. What belongs to its stream, or is told behind it, waits for what
         has come before; what groups and topic queues say does not."""
         if isinstance(frame, QueueFrame):
-            if self.queues is not None:
-                self.queues.heard(taker.source, frame)
+            self.queues.heard(taker.source, frame)
         elif isinstance(frame, GroupFrame):
             self._of_home(taker, frame)
         elif taker.inbox or not self.intake.open:
@@ -479,7 +470,7 @@ class Neighbours(Passing, Waker):
         copy = frame.copy
         if copy.source != taker.source:
             raise CorruptRecord(f"a copy of shard {copy.source} in the stream of shard {taker.source}")
-        if frame.begins and self.queues is not None and copy.source_offset >= taker.position:
+        if frame.begins and copy.source_offset >= taker.position:
             self.queues.begins(copy, frame.user)
         taker.copied(copy)
 
@@ -555,7 +546,7 @@ class Neighbours(Passing, Waker):
     def _pass_home(self, message: Message, sent: list[Sender], publisher: Link | None) -> None:
         """Send a message to the home of its topic too, if it is retained, or of a device and the topic may have a
         queue."""
-        if message.flags & FLAG_RETAIN or is_queued(message, self.queues):
+        if message.flags & FLAG_RETAIN or self.queues.may_have(message):
             home = self._by_shard.get(home_of(message, self._worker.homes))
             if home is not None and home not in sent and not home.passes(message) and publisher is not None:
                 self._crowd(home, publisher, message.offset)
@@ -633,8 +624,7 @@ class Neighbours(Passing, Waker):
         more = self._answering.go_on() or more
         self.asking.go_on()
         self.members.go_on()
-        if self.queues is not None:
-            self.queues.go_on()
+        self.queues.go_on()
         if more:
             self._worker.request_tick()
 
@@ -689,8 +679,7 @@ class Neighbours(Passing, Waker):
         self._followed.note(clock.now_us)
         self.homes.on_timer()
         self.members.on_timer()
-        if self.queues is not None:
-            self.queues.on_timer()
+        self.queues.on_timer()
         self._holding.release()
         self.asking.on_timer()
 

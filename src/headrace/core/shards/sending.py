@@ -44,7 +44,7 @@ class Sender(QueueOwner):
         shard: int,
         slot: int,
         homes: Homes,
-        queues: QueuePort | None,
+        queues: QueuePort,
         settings: StreamSettings,
     ) -> None:
         self.wire = wire
@@ -212,7 +212,7 @@ class Sender(QueueOwner):
             return False
         if message.flags & FLAG_RETAIN and home_of(message, self._homes) == self.shard:
             return True
-        if self._begins(message) and is_queued(message, self._queues):
+        if self._begins(message) and self._queues.may_have(message):
             return True
         return self.slot in routes.match(message.tenant, message.topic)
 
@@ -246,8 +246,8 @@ class Sender(QueueOwner):
 
     def _copy(self, message: Message) -> None:
         if self._begins(message):
-            user = "" if self._queues is None else self._queues.user_of(message)
-            self.wire.say(Copied(copy_of(message, self._source, message.offset), True, user))
+            copy = copy_of(message, self._source, message.offset)
+            self.wire.say(Copied(copy, True, self._queues.user_of(message)))
         else:
             self.wire.say_copied(message, self._source)
         self._left -= weight_of(message)  # what raises was not sent, and costs nothing
@@ -262,8 +262,3 @@ class Sender(QueueOwner):
 def home_of(message: Message, homes: Homes) -> int:
     """Return the shard that keeps a retained message, and has the queue of its topic."""
     return homes.of_retained(message.tenant.encode("utf-8"), message.topic)
-
-
-def is_queued(message: Message, queues: QueuePort | None) -> bool:
-    """Return whether a message of a device goes to the home of its topic, whoever is subscribed."""
-    return queues is not None and queues.may_have(message)

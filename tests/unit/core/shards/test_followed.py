@@ -7,6 +7,7 @@ from headrace.core.homes import Homes
 from headrace.core.records.stream_record import StreamRecord
 from headrace.core.shards.followed import Followed
 from headrace.core.shards.peer import Frame, Kept, Wire
+from headrace.core.shards.queue_port import QueuePort
 from headrace.core.shards.sending import Sender
 from headrace.core.shards.stream_settings import StreamSettings
 
@@ -27,7 +28,7 @@ def test_a_follower_is_asked_for_the_sake_of_bytes_and_its_answer_counts_from_th
     commit = shard.broker.commit
     followed = Followed(shard.broker.fold, commit, 1000, 500)
     followed.begin()
-    sender = Sender(Heard(), 0, 1, 0, Homes(2), None, StreamSettings())
+    sender = Sender(Heard(), 0, 1, 0, Homes(2), QueuePort(), StreamSettings())
     followed.ask(sender, 5, 5)  # it does not follow yet
     sender.follow(0, 1 << 20)
     sender.live = True

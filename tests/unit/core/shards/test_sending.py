@@ -10,6 +10,7 @@ from headrace.core.outbound.journal_queues import JournalQueues
 from headrace.core.ports.journal import NOT_NOW, OTHER_RECORD, Absent, JournalPort
 from headrace.core.records.message import Message
 from headrace.core.shards.peer import Copied, Frame, Looked, Wire, weight_of
+from headrace.core.shards.queue_port import QueuePort
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.sending import Sender
 from headrace.core.shards.stream_settings import StreamSettings
@@ -62,7 +63,7 @@ class Stream:
         settings.owed_max = owed_max
         slot = self.routes.open()
         self.routes.add(slot, "default", "a")
-        self.sender = Sender(self.wire, 0, 1, slot, Homes(2), None, settings)
+        self.sender = Sender(self.wire, 0, 1, slot, Homes(2), QueuePort(), settings)
         self.weight = int(weight_of(message(qos=1, topic=b"a", payload=PAYLOAD)))
         self.granted = credit * self.weight
         self.end = 0
