@@ -102,8 +102,7 @@ def records(found: Misfit, gap: int, now_us: int) -> Iterator[Record]:
 
 def _loans_of(side: Side, home: int) -> dict[Key, Loan]:
     """Return what sessions of a shard have in flight of groups at home in another one."""
-    away = side.fold.away
-    return {} if away is None else {key: loan for key, loan in away.loans.items() if key[0] == home}
+    return {key: loan for key, loan in side.fold.away.loans.items() if key[0] == home}
 
 
 def _loans(accepted: Side, other: Side, parted: int) -> list[Loan]:

@@ -112,7 +112,7 @@ def entries(fold: Fold, homes: Homes, shard: int, end: int, origin: Origin) -> I
         group.carrier.settle()
         with _not_received_elsewhere(group, homes, shard):
             yield entry_of_group(group, end)
-    yield from entries_of_loans([] if fold.away is None else fold.away.rows())
+    yield from entries_of_loans(fold.away.rows())
     yield from entries_of_loans(_lent(at_home, homes, shard))
     for queue in fold.queues.by_id.values():
         if homes.of_topic(queue.tenant, queue.topic.decode("utf-8")) == shard:

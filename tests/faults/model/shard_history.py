@@ -676,7 +676,7 @@ class ShardHistory:
                     raise Violation(
                         f"shard {shard.number}: entries of the group wait, or are in flight, for ever"
                     )
-            if fold.away is not None and fold.away.loans:
+            if fold.away.loans:
                 raise Violation(f"shard {shard.number}: {list(fold.away.loans)} were never settled")
 
     def check_stand_ins(self) -> None:
@@ -805,7 +805,6 @@ class ShardHistory:
 def _state_of(fold: Fold) -> list[object]:
     """Return all that is durable in a shard, taken out of its queues: what waits in each, sessions and groups, the QoS 2
     of groups elsewhere, and who is a member there."""
-    assert fold.away is not None
     loans = [row for row in sorted(fold.away.rows()) if row[3] in fold.by_incarnation]
     members = [
         (incarnation, sorted(filters.items()))

@@ -206,9 +206,7 @@ def test_what_is_lent_of_a_group_is_not_taken_for_what_the_group_numbers_anew() 
     assert b"new" in [payload for _, payload, _, _ in given]
     for packet_id, _, _, _ in given:
         complete(client, packet_id, shards)
-    away = shards[1].broker.fold.away
-    assert away is not None
-    assert away.loans == {}
+    assert shards[1].broker.fold.away.loans == {}
 
 
 @pytest.mark.parametrize("is_accepted", [True, False])
@@ -251,7 +249,9 @@ def test_shards_that_fit_are_left_alone() -> None:
 def fold(*found: tuple[int, Record]) -> Fold:
     """The state of shard 0 or 1, of which only streams matter."""
     made = Fold(WiredShards(2, connected=False)[0].journal)
-    made.away = Away(WiredShards(2, connected=False)[0].worker.homes, 0)
+    homes = WiredShards(2, connected=False)[0].worker.homes
+    made.spread(homes, 0)
+    made.away = Away(homes, 0)
     for offset, record in found:
         record.offset = offset
         if isinstance(record, BrokerStarted):

@@ -25,6 +25,7 @@ from headrace.core.shards.peer import Wire
 from headrace.core.shards.queue_port import QueuePort
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.stream_settings import StreamSettings
+from headrace.core.state.wanted import WantedListener
 from headrace.core.worker import Worker
 from headrace.peers import peer_link
 from headrace.peers.channel import Channel
@@ -333,7 +334,7 @@ async def test_the_filters_of_all_pairs_of_shards_are_not_written_at_once(town: 
     for broker in first.worker.brokers:
         assert broker.neighbours is not None
         wanted = broker.neighbours._wanted
-        listener, wanted.listener = wanted.listener, None
+        listener, wanted.listener = wanted.listener, WantedListener()
         for number in range(150):
             wanted.add("default", f"{number:060000}")
         wanted.listener = listener

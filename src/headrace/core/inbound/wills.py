@@ -101,8 +101,7 @@ class Wills(RetainedListener):
         held = self._held.get(key)
         if held is None:
             self._held[key] = session
-            if self._fold.wanted is not None:
-                self._fold.wanted.add(tenant.name, will.topic)
+            self._fold.wanted.add(tenant.name, will.topic)
         elif isinstance(held, dict):
             held[session] = None
         elif held is not session:
@@ -126,8 +125,7 @@ class Wills(RetainedListener):
         if isinstance(held, dict) and held:
             return
         del self._held[key]
-        if self._fold.wanted is not None:
-            self._fold.wanted.remove(session.tenant.name, will.topic)
+        self._fold.wanted.remove(session.tenant.name, will.topic)
         if not self._held:
             for tenant in self._fold.tenants.values():
                 tenant.retained.listener = None

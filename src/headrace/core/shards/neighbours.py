@@ -99,7 +99,7 @@ class Neighbours(Passing, Waker):
         self._withdrawing = Withdrawing()
         self._followed = Followed(fold, commit, settings.note_step, settings.note_bytes)
         self._nobody = _Wanting(0, [], 0)
-        self._wanted = fold.wanted = fold.queues.wanted = Wanted()
+        fold.wanted = fold.queues.wanted = self._wanted = Wanted()
         self.queues = queues
         self.homes = GroupHomes(fold, commit, delivery, worker, self._holding, wires)
         self.members = GroupMembers(shard, fold, commit, delivery, worker, wires, settings.answer_within_ms)

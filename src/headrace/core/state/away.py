@@ -78,23 +78,20 @@ class Lender:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class AwayListener:
-    """Hears, of records that are durable, which sessions are members of groups that are at home elsewhere."""
+    """Hears, of records that are durable, which sessions are members of groups that are at home elsewhere: this one tells
+    nobody."""
 
     def joined(self, session: Session, key: str, home: int) -> None:
         """Note that a session is a member, or has subscribed anew."""
-        raise NotImplementedError
 
     def left(self, session: Session, key: str, home: int) -> None:
         """Note that a session is a member no more."""
-        raise NotImplementedError
 
     def ended(self, session: Session) -> None:
         """Note that a session is gone."""
-        raise NotImplementedError
 
     def detached(self, session: Session, borrowing: Borrowing) -> None:
         """Note that the client of a session is connected no more."""
-        raise NotImplementedError
 
 
 class Borrowing(Borrower):
@@ -122,9 +119,7 @@ class Borrowing(Borrower):
 
     def detach(self) -> None:
         """Forget what was for the connection: QoS 1 goes back to its homes, QoS 2 stays."""
-        listener = self._away.listener
-        if listener is not None:
-            listener.detached(self.session, self)
+        self._away.listener.detached(self.session, self)
         for loan in list(self.loans.values()):
             loan.counted = loan.released = False
             loan.message = None
@@ -135,13 +130,50 @@ class Borrowing(Borrower):
         self.used = 0
 
 
-class Away:
+class AllAtHome:
+    """The shared subscriptions of a shard alone: all of them are at home there, so that it has no sessions that are
+    members elsewhere, and no loans."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[int, Session] = {}  # by incarnation
+        self.loans: dict[Key, Loan] = {}  # at QoS 2, until they are settled
+
+    def join(self, session: Session, topic_filter: str) -> bool:
+        """Note a member of a group at home elsewhere; False: the group is at home here."""
+        return False
+
+    def leave(self, session: Session, topic_filter: str) -> bool:
+        """Take out a member of a group at home elsewhere; False: it is none."""
+        return False
+
+    def set_aside(self, session: Session) -> bool:
+        """Take what is elsewhere out of the subscriptions of a session whose end is on its way to the journal: `ended`
+        comes when it is there. False: there is nothing."""
+        return False
+
+    def ended(self, session: Session) -> None:
+        """Forget a session whose end is durable, with its loans: its homes are told once for all of them."""
+
+    def replay(self, record: StreamRecord) -> None:
+        """Apply a record about loans; of any other kind it changes nothing."""
+
+    def started(self, sessions: Mapping[int, Session]) -> None:
+        """Give the loans to their sessions, when all that was journaled is replayed."""
+
+    def rows(self) -> list[list[int]]:
+        """Return a row for each loan at QoS 2, for a snapshot."""
+        return [loan.row() for loan in self.loans.values()]
+
+    def restore(self, rows: list[list[int]]) -> None:
+        """Put back what `rows` gave."""
+
+
+class Away(AllAtHome):
     """The sessions of one shard that are members of groups at home in others, and their loans at QoS 2."""
 
     def __init__(self, homes: Homes, shard: int) -> None:
-        self.sessions: dict[int, Session] = {}  # by incarnation
-        self.loans: dict[Key, Loan] = {}  # at QoS 2, until they are settled
-        self.listener: AwayListener | None = None
+        super().__init__()
+        self.listener = AwayListener()
         self._homes = homes
         self._shard = shard
 
@@ -164,28 +196,22 @@ class Away:
     # The fold
 
     def join(self, session: Session, topic_filter: str) -> bool:
-        """Note a member of a group at home elsewhere; False: the group is at home here."""
         home = self.home_of(session.tenant.name, topic_filter)
         if home < 0:
             return False
         self.borrowing(session).filters[topic_filter] = home
-        if self.listener is not None:
-            self.listener.joined(session, topic_filter, home)
+        self.listener.joined(session, topic_filter, home)
         return True
 
     def leave(self, session: Session, topic_filter: str) -> bool:
-        """Take out a member of a group at home elsewhere; False: it is none."""
         borrowing = borrowing_of(session)
         if borrowing is None or topic_filter not in borrowing.filters:
             return False
         home = borrowing.filters.pop(topic_filter)
-        if self.listener is not None:
-            self.listener.left(session, topic_filter, home)
+        self.listener.left(session, topic_filter, home)
         return True
 
     def set_aside(self, session: Session) -> bool:
-        """Take what is elsewhere out of the subscriptions of a session whose end is on its way to the journal: `ended`
-        comes when it is there. False: there is nothing."""
         borrowing = borrowing_of(session)
         if borrowing is None:
             return False
@@ -195,14 +221,12 @@ class Away:
         return True
 
     def ended(self, session: Session) -> None:
-        """Forget a session whose end is durable, with its loans: its homes are told once for all of them."""
         if self.sessions.pop(session.incarnation, None) is None:
             return
         borrowing = borrowing_of(session)
         for key in {} if borrowing is None else borrowing.unsettled:
             self.loans.pop(key, None)
-        if self.listener is not None:
-            self.listener.ended(session)
+        self.listener.ended(session)
 
     def lend(self, borrowing: Borrowing, loan: Loan) -> None:
         """Note a loan at QoS 2 of a session, until it is settled."""
@@ -217,7 +241,6 @@ class Away:
             borrowing.unsettled.pop(loan.key, None)
 
     def replay(self, record: StreamRecord) -> None:
-        """Apply a record about loans; of any other kind it changes nothing."""
         numbers = record.numbers()
         width = 6 if record.subkind == LENT else 4
         if LENT <= record.subkind <= LENT_SETTLED and len(numbers) % width == 0:
@@ -243,7 +266,6 @@ class Away:
         self.loans[loan.key] = loan
 
     def started(self, sessions: Mapping[int, Session]) -> None:
-        """Give the loans to their sessions, when all that was journaled is replayed."""
         for loan in list(self.loans.values()):
             session = sessions.get(loan.incarnation)
             if session is None:
@@ -254,14 +276,7 @@ class Away:
             if not loan.completed:
                 borrowing.loans[loan.packet_id] = loan
 
-    # Snapshots
-
-    def rows(self) -> list[list[int]]:
-        """Return a row for each loan at QoS 2."""
-        return [loan.row() for loan in self.loans.values()]
-
     def restore(self, rows: list[list[int]]) -> None:
-        """Put back what `rows` gave."""
         for row in rows:
             self._restore(row)
 

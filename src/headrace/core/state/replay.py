@@ -160,7 +160,7 @@ class Replay:
                     group.take_back(numbers[at + 1])
         elif record.subkind < LENT or record.subkind in (STARTED, ANEW):
             self._fold.streams.apply(record)
-        elif self._fold.away is not None:
+        else:
             self._fold.away.replay(record)
 
     def _copy(self, copy: Copy) -> None:

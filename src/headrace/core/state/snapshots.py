@@ -206,7 +206,7 @@ class Restoring:
             self._fold.recorded_us = cast(int, value[1])
         elif value[0] == "owners":
             self._fold.streams.restore_owners(cast(list[list[int]], value[1]))
-        elif value[0] == "loans" and self._fold.away is not None:
+        elif value[0] == "loans":
             self._fold.away.restore(cast(list[list[int]], value[1]))
 
     def _producers(self, value: list[object]) -> None:
@@ -503,8 +503,7 @@ class SnapshotPass:
     def _loans(self) -> Iterator[None]:
         if self._fold.streams.owners:
             self._add(_encoder.encode(["owners", self._fold.streams.owner_rows(), 0]))
-        loans = [] if self._fold.away is None else self._fold.away.rows()
-        for entry in entries_of_loans(loans):
+        for entry in entries_of_loans(self._fold.away.rows()):
             self._add(entry)
             yield
 

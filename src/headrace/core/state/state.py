@@ -30,7 +30,7 @@ from headrace.core.records.message_id import Origin
 from headrace.core.records.record import (
     DROP_SESSION_ENDED,
 )
-from headrace.core.state.away import Away
+from headrace.core.state.away import AllAtHome
 from headrace.core.state.counters import Counters
 from headrace.core.state.groups import GROUP_NUMBER_SHIFT, Group, draws_of, give_back, groups_of
 from headrace.core.state.packet_ids import PacketIds
@@ -43,7 +43,7 @@ from headrace.core.state.subscription_tree import memory_of
 from headrace.core.state.subscriptions import subscription_from
 from headrace.core.state.tenant import Tenant
 from headrace.core.state.topic_queues import TopicQueues
-from headrace.core.state.wanted import Wanted
+from headrace.core.state.wanted import Unasked
 from headrace.mqtt.topics import SHARE_PREFIX, split_share
 
 if TYPE_CHECKING:
@@ -76,11 +76,11 @@ class Fold:
         self.streams = Streams()
         self.origin: Origin | None = None  # of which journal the oldest records are copies
         self.epochs: list[tuple[int, int]] = []  # of the journal, as `JournalName` takes them
-        self.wanted: Wanted | None = None  # where there are other shards
+        self.wanted = Unasked()
         self.recent = RecentRetained(0)
         self._homes: Homes | None = None  # where there are other shards
         self._shard = 0
-        self.away: Away | None = None  # where there are other shards
+        self.away = AllAtHome()
         self.groups: dict[int, Group] = {}
         # Draws in a snapshot whose member was opened behind it: group, serial, packet id, PUBREC seen.
         self.unbound: dict[int, list[tuple[Group, int, int, bool]]] = {}
@@ -218,8 +218,7 @@ class Fold:
         self._regained.pop(session.incarnation, None)  # nobody is connected in a replay
         for topic_filter in list(session.subscriptions or {}):
             self.unsubscribe(session, topic_filter, at)
-        if self.away is not None:
-            self.away.ended(session)
+        self.away.ended(session)
 
     def leave(self, session: Session) -> None:
         """Do as `ended`, when the record is appended. Its subscriptions are left for `sweep`: whoever routes live
@@ -231,7 +230,7 @@ class Fold:
         for group in groups:
             if session.subscriptions is not None:
                 session.subscriptions.pop(group.carrier.client_id, None)
-        borrows = self.away is not None and self.away.set_aside(session)
+        borrows = self.away.set_aside(session)
         if groups or draws_of(session) or session.subscribing or borrows:
             self.departing[session.incarnation] = session
         if session.subscriptions:
@@ -249,8 +248,7 @@ class Fold:
         groups = groups_of(session)
         for group in groups:
             self._leave(session, group.carrier.client_id, at)
-        if self.away is not None:
-            self.away.ended(session)
+        self.away.ended(session)
         return groups + self._regained.pop(incarnation, [])
 
     def changed_departing(self, event: SessionEvent) -> None:
@@ -368,9 +366,9 @@ class Fold:
             if session.queue is not None:
                 session.queue.settle()
         self.queues.restart()
-        if self.away is not None:
+        if self._homes is not None:
             self.streams.started(event.offset, event.timestamp_us)
-            self.away.started(self.by_incarnation)
+        self.away.started(self.by_incarnation)
         dissolved, self._dissolved, self.replaying = self._dissolved, [], False
         for group in dissolved:
             self._discard(group)
@@ -394,7 +392,7 @@ class Fold:
             self._join(session, subscription, group_id)
         else:
             new = session.tenant.tree.add(subscription.filter, subscription)
-            if new and self.wanted is not None:
+            if new:
                 self.wanted.add(session.tenant.name, subscription.filter)
 
     def unsubscribe(self, session: Session, topic_filter: str, at: int) -> None:
@@ -407,7 +405,7 @@ class Fold:
             self._leave(session, topic_filter, at)
         else:
             had = session.tenant.tree.remove(topic_filter, session)
-            if had and self.wanted is not None:
+            if had:
                 self.wanted.remove(session.tenant.name, topic_filter)
         del subscriptions[topic_filter]  # last: what raises before is tried again
         session.filter_bytes -= memory_of(topic_filter)
@@ -421,15 +419,14 @@ class Fold:
             group = Group(tenant, name, inner, group_id)
             tenant.groups[key] = group
             self.groups.setdefault(group_id, group)  # a snapshot may have it further on, and dissolved
-            if self.wanted is not None:
-                self.wanted.add(tenant.name, inner)
+            self.wanted.add(tenant.name, inner)
             # Not as every subscription is: whoever gives messages to sessions passes it on, as one with No Local.
             carried = Subscription(group.carrier, inner, 2, True, True, 2, 0, b"")
             tenant.shared_tree.add(inner, carried)
         return group
 
     def _join(self, session: Session, subscription: Subscription, group_id: int) -> None:
-        if self.away is not None and self.away.join(session, subscription.filter):
+        if self.away.join(session, subscription.filter):
             return
         group = self.group(self._whole(session.tenant), subscription.filter, group_id)
         is_new = session not in group.members
@@ -442,7 +439,7 @@ class Fold:
     def _leave(self, session: Session, topic_filter: str, at: int) -> None:
         """Remove a member from a group: what it has in flight completes with it; the last member takes the queue
         along."""
-        if self.away is not None and self.away.leave(session, topic_filter):
+        if self.away.leave(session, topic_filter):
             return
         group = self._whole(session.tenant).groups.get(topic_filter)
         if group is None:
@@ -459,8 +456,7 @@ class Fold:
         tenant = self._whole(group.tenant)
         del tenant.groups[group.carrier.client_id]
         tenant.shared_tree.remove(group.filter, group.carrier)
-        if self.wanted is not None:
-            self.wanted.remove(tenant.name, group.filter)
+        self.wanted.remove(tenant.name, group.filter)
         if self.replaying:
             self._dissolved.append(group)
         else:

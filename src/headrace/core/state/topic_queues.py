@@ -39,7 +39,7 @@ from headrace.core.records.queue_record import (
 from headrace.core.state.backlog import REF_OFFSET_SHIFT, Behind, Page, read_page, refs_of_page, unpacked
 from headrace.core.state.makers import NO_MAKER, Maker, Makers, maker_from
 from headrace.core.state.queue import reference
-from headrace.core.state.wanted import Wanted
+from headrace.core.state.wanted import Unasked
 
 ENDINGS: Final = (QUEUE_CLOSED, CLUSTER_ENDED, QUEUE_UNUSED, QUEUE_REMOVED)
 _ROW: Final = 6
@@ -378,7 +378,7 @@ class TopicQueues:
         self.by_id: dict[int, TopicQueue] = {}
         self.clusters: dict[int, Cluster] = {}
         self._by_topic: dict[str, dict[bytes, TopicQueue]] = {}
-        self.wanted: Wanted | None = None  # where there are other shards
+        self.wanted = Unasked()
         self.names_bytes: i64 = 0  # of topics and names of clusters
         self.makers = Makers()
 
@@ -396,8 +396,7 @@ class TopicQueues:
             queue.maker = maker
             self.makers.add(tenant, maker, 1)
             self.by_id[queue_id] = queue
-            if self.wanted is not None:
-                self.wanted.add(tenant, topic.decode("utf-8"))
+            self.wanted.add(tenant, topic.decode("utf-8"))
 
     def find(self, tenant: str, topic: bytes) -> TopicQueue | None:
         """Return the queue of a topic, if there is one; nothing is made of a tenant that nobody knows."""
@@ -411,7 +410,7 @@ class TopicQueues:
             self.makers.add(queue.tenant, queue.maker, -1)
             for cluster in queue.clusters.values():
                 self.makers.add(queue.tenant, cluster.maker, -1)
-        if held is not None and self.wanted is not None:
+        if held is not None:
             self.wanted.remove(queue.tenant, queue.topic.decode("utf-8"))
         for cluster in queue.clusters.values():
             self.clusters.pop(cluster.cluster_id, None)

@@ -9,6 +9,7 @@ from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Copy
 from headrace.core.records.record import DROP_RETAINED_LIMIT
 from headrace.core.shards.stream_settings import StreamSettings
+from headrace.core.state.wanted import Wanted
 from headrace.mqtt.packets import Will
 from shard_wires import WiredShards, received
 
@@ -234,5 +235,5 @@ def test_a_will_is_not_forgotten_for_what_was_written_before_its_client_came(hom
     shards.advance(2)
     assert shards[home].retained() == {topic.encode(): b"offline"}
     wanted = shards[0].broker.fold.wanted
-    assert wanted is not None
+    assert isinstance(wanted, Wanted)
     assert not wanted.has("default", topic)

@@ -17,7 +17,7 @@ from headrace.core.records.stream_record import (
     StreamRecord,
     stream_record_of,
 )
-from headrace.core.state.away import Away, Key, Loan, borrowing_of
+from headrace.core.state.away import AllAtHome, Away, Key, Loan, borrowing_of
 from headrace.core.state.session import Session
 
 GROUP, SERIAL, PACKET_ID = 70, 5, 49_160
@@ -68,6 +68,19 @@ def test_what_a_later_version_writes_is_passed_over() -> None:
     away.replay(StreamRecord(99, 0, bytes(64)))
     away.replay(StreamRecord(LENT, 0, bytes(16)))
     assert len(away.loans) == 1
+
+
+def test_a_shard_alone_has_no_loans_and_members_of_no_other_shard() -> None:
+    harness = Harness()
+    client = harness.client("c", version=5)
+    client.subscribe("$share/g/a", 1)
+    fold = harness.broker.fold
+    assert type(fold.away) is AllAtHome
+    for subkind in LIFE[:3]:
+        fold.away.replay(record(subkind))
+    fold.away.restore(replayed([LENT]).rows())
+    assert fold.away.rows() == []
+    assert [list(group.members) for group in fold.groups.values()] == [list(fold.by_incarnation.values())]
 
 
 def test_after_a_start_a_loan_has_its_packet_id_in_its_session() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness import Harness
-from headrace.core.state.wanted import Wanted, WantedListener
+from headrace.core.state.wanted import Unasked, Wanted, WantedListener
 from headrace.mqtt import codec
 
 
@@ -33,7 +33,7 @@ def test_the_first_and_the_last_session_of_a_filter_are_told_of() -> None:
 
 def test_sessions_are_counted_until_their_subscriptions_are_gone() -> None:
     harness = Harness()
-    wanted = harness.broker.fold.wanted = Wanted()
+    harness.broker.fold.wanted = wanted = Wanted()
     one, two = harness.client("one"), harness.client("two")
     one.subscribe("a/b", 1)
     one.subscribe("a/b", 2)
@@ -48,3 +48,14 @@ def test_sessions_are_counted_until_their_subscriptions_are_gone() -> None:
     assert wanted.filters() == [("default", "c")]
     one.feed(codec.encode_unsubscribe(4, 10, ["$share/g/c"]))
     assert wanted.filters() == []
+
+
+def test_a_shard_alone_counts_no_filters() -> None:
+    harness = Harness()
+    client = harness.client("one")
+    client.subscribe("a/b", 1)
+    fold = harness.broker.fold
+    assert [type(fold.wanted), type(fold.queues.wanted)] == [Unasked, Unasked]
+    client.feed(codec.encode_unsubscribe(4, 9, ["a/b"]))
+    [session] = fold.by_incarnation.values()
+    assert not session.subscriptions
