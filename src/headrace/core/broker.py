@@ -65,6 +65,7 @@ from headrace.core.records.record import (
     Record,
 )
 from headrace.core.records.stream_record import StreamRecord
+from headrace.core.shards.alone import Alone
 from headrace.core.shards.neighbours import Neighbours
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.stream_settings import StreamSettings
@@ -148,7 +149,7 @@ class Broker(BatchListener):
         self.journal_failed: Callable[[BaseException], None] | None = None
         self._acknowledged_us = 0  # when it was told of one last
         self._delivered_us = 0
-        self.neighbours: Neighbours | None = None  # where there are other shards
+        self.neighbours = Alone()
         self.behind = False  # more is due than the last call of `on_timer` did
         self._leaving: Leaving | None = None  # once the shard is being given up
         self.commit.attach(self)
@@ -171,9 +172,8 @@ class Broker(BatchListener):
             self.gate,
             talk,
         )
-        self.neighbours = self.router.others = self.subscribing.neighbours = neighbours
-        self.drop_events.others = neighbours
-        consuming.neighbours = neighbours
+        self.neighbours = self.subscribing.neighbours = consuming.neighbours = neighbours
+        self.router.others = self.drop_events.others = neighbours
         self.devices.requests = talk.far
         self.retained.others = neighbours.asking
         self.sharing.lending = neighbours.members
@@ -237,8 +237,7 @@ class Broker(BatchListener):
         """Note that the journal's disk is full, or that it has space again. Not `is_of_disk`: nothing can be written, for
         want of descriptors, which is no concern of other shards."""
         self.gate.set_storage_full(full)
-        if self.neighbours is not None:
-            self.neighbours.set_storage_full(full, is_of_disk)
+        self.neighbours.set_storage_full(full, is_of_disk)
 
     # Acknowledgements of a subscriber: `acknowledging`
 
@@ -342,8 +341,7 @@ class Broker(BatchListener):
     def _apply_copy(self, copy: Copy) -> i64:
         """Apply a copy of a message of another shard, which is durable here: it goes to the sessions of this shard,
         unless it did before."""
-        if self.neighbours is not None:
-            self.neighbours.took(copy)
+        self.neighbours.took(copy)
         if not self.fold.streams.takes(copy):
             return 1
         tenant = self.fold.make(copy.tenant)
@@ -456,8 +454,7 @@ class Broker(BatchListener):
                 if step < _STEPS:
                     step = _STEPS
                     self.gate.read_on()
-                    if self.neighbours is not None:
-                        self.neighbours.go_on()
+                    self.neighbours.go_on()
             except Exception as error:  # noqa: BLE001  the other steps are others' work
                 self._step_failed(_STEP_PLACES[step - 1], error)
 
@@ -506,11 +503,10 @@ class Broker(BatchListener):
             self.unread.retry()
         except Exception as error:  # noqa: BLE001
             self.worker.contain("unread", None, error)
-        if self.neighbours is not None:
-            try:
-                self.neighbours.on_timer()
-            except Exception as error:  # noqa: BLE001
-                self.worker.contain("timer", None, error)
+        try:
+            self.neighbours.on_timer()
+        except Exception as error:  # noqa: BLE001
+            self.worker.contain("timer", None, error)
         due = self.worker.fire(self.timers, most)
         if self.worker.settings.drop_events and not self.gate.full:
             try:

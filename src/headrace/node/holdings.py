@@ -17,6 +17,7 @@ from typing import Any, Final
 from headrace.backoff import Backoff
 from headrace.core.ports.link import Link
 from headrace.core.records.message_id import JournalName
+from headrace.core.shards.neighbours import Neighbours
 from headrace.core.worker import Worker
 from headrace.node.shard import OwnedShard, Surroundings, settle
 from headrace.peers.peers import Peers
@@ -220,8 +221,9 @@ class Holdings:
     def _begin(self, shard: OwnedShard) -> None:
         """Let clients and the other shards come."""
         shard.begin()
-        if self.peers is not None and shard.broker.neighbours is not None:
-            self.peers.own(shard.broker.neighbours)
+        neighbours = shard.broker.neighbours
+        if self.peers is not None and isinstance(neighbours, Neighbours):
+            self.peers.own(neighbours)
         if self._bridges is not None:
             self._bridges.come(shard.broker)
         shard.serve()

@@ -137,8 +137,7 @@ class OwnedShard:
 
     def begin(self) -> None:
         """Begin to speak to other shards, and let clients come: the record of this start is durable."""
-        if self.broker.neighbours is not None:
-            self.broker.neighbours.begin(self._epoch)
+        self.broker.neighbours.begin(self._epoch)
         self._around.worker.open(self.broker)
 
     def serve(self) -> None:

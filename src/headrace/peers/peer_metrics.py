@@ -54,7 +54,7 @@ class PeerCollector(Collector):
 
     def _neighbours(self) -> Iterator[Neighbours]:
         for broker in self._worker.brokers:
-            if broker.neighbours is not None:
+            if isinstance(broker.neighbours, Neighbours):
                 yield broker.neighbours
 
     def _of_shard(self, name: str, text: str, count: Callable[[Neighbours], float]) -> Metric:

@@ -130,7 +130,7 @@ class Peers(LinkOwner):
     async def start(self) -> None:
         """Begin when all shards of this worker have begun: listen, dial, follow. Raises OSError."""
         for broker in self._worker.brokers:
-            if broker.neighbours is not None:
+            if isinstance(broker.neighbours, Neighbours):
                 self._add(broker.neighbours)
         if not self._place.is_alone:
             await self._listen()

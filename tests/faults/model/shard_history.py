@@ -28,6 +28,7 @@ from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Copy, Given
 from headrace.core.records.record import KIND_COPY
+from headrace.core.shards.neighbours import Neighbours
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.state.away import borrowing_of
 from headrace.core.state.queue import REF_QOS
@@ -162,7 +163,8 @@ class ShardReference(Reference):
 
 
 def _late(world: World) -> int:
-    return world.broker.neighbours.asking.late if world.broker.neighbours else 0
+    neighbours = world.broker.neighbours
+    return neighbours.asking.late if isinstance(neighbours, Neighbours) else 0
 
 
 class ShardHistory:

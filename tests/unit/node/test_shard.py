@@ -23,6 +23,7 @@ from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Given, copy_of
 from headrace.core.records.message_id import JournalName, Origin
 from headrace.core.records.stream_record import FOLLOWED, stream_record
+from headrace.core.shards.alone import Alone
 from headrace.core.worker import Worker
 from headrace.journal.backup import backup
 from headrace.journal.disk import DISK
@@ -127,7 +128,7 @@ def test_each_shard_recovers_what_it_was_told(tmp_path: Path) -> None:
 def test_one_shard_alone_is_named_nowhere(tmp_path: Path) -> None:
     def look(holding: Holding) -> None:
         [shard] = holding.shards
-        assert shard.broker.neighbours is None
+        assert type(shard.broker.neighbours) is Alone
         figures = holding.storages[0].figures
         assert figures is not None
         assert figures.shard == ""

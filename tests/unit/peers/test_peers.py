@@ -21,6 +21,7 @@ from headrace.build import PURE, build
 from headrace.core.homes import Homes
 from headrace.core.ports.clock import Clock
 from headrace.core.records.message import Message
+from headrace.core.shards.neighbours import Neighbours
 from headrace.core.shards.peer import Wire
 from headrace.core.shards.queue_port import QueuePort
 from headrace.core.shards.routes import Routes
@@ -87,7 +88,7 @@ class Crew(Harness):
     def follows(self, *pairs: tuple[int, int]) -> bool:
         """Whether each of these (shard of this worker, other shard) is followed."""
         by_shard = {broker.shard: broker.neighbours for broker in self.worker.brokers}
-        return all(by_shard[near].follows(far) for near, far in pairs)  # type: ignore[union-attr]
+        return all(by_shard[near].follows(far) for near, far in pairs)  # type: ignore[attr-defined]
 
 
 class Town:
@@ -230,7 +231,7 @@ async def test_a_worker_that_died_is_found_again_and_nothing_is_lost_or_doubled(
 async def test_a_wire_that_was_cut_is_opened_again(town: Town) -> None:
     first, second = await town.pair()
     neighbours = second.broker.neighbours
-    assert neighbours is not None
+    assert isinstance(neighbours, Neighbours)
     taker = neighbours._takers[0]
     before = taker.wire
     taker.end()
@@ -267,7 +268,7 @@ async def test_a_wire_for_which_there_was_no_memory_is_opened_again(town: Town) 
 
     first, second = await town.pair()
     neighbours = first.broker.neighbours
-    assert neighbours is not None
+    assert isinstance(neighbours, Neighbours)
     neighbours._takers[1].end()
     neighbours.queues = port = NoMemory(2)
     first.peers._followers[0].due_s = 0.0
@@ -312,8 +313,8 @@ def test_a_shard_that_is_refused_announces_its_filters_less_and_less_often() -> 
 async def test_a_shard_knows_whether_it_was_answered(town: Town) -> None:
     first, second = await town.pair()
     near, source = first.broker.neighbours, second.broker.neighbours
-    assert near is not None
-    assert source is not None
+    assert isinstance(near, Neighbours)
+    assert isinstance(source, Neighbours)
     assert near.was_answered(1)
     second.broker.fold.streams.followed[0] = 1 << 40  # it had more
     near._takers[1].end()
@@ -332,7 +333,7 @@ async def test_the_filters_of_all_pairs_of_shards_are_not_written_at_once(town: 
     await town.settle()
     bytes_each = 0
     for broker in first.worker.brokers:
-        assert broker.neighbours is not None
+        assert isinstance(broker.neighbours, Neighbours)
         wanted = broker.neighbours._wanted
         listener, wanted.listener = wanted.listener, WantedListener()
         for number in range(150):
@@ -365,7 +366,7 @@ async def test_a_silent_worker_is_cut_off_and_nothing_is_begun_with_it_before(
     assert link.quiet
     assert first.peers.is_silent(1)
     assert first.peers.open_channel(1, b"") is None
-    taker = first.broker.neighbours._takers[1]  # type: ignore[union-attr]
+    taker = first.broker.neighbours._takers[1]  # type: ignore[attr-defined]
     taker.end()
     first.peers._follow()
     assert not first.follows((0, 1))
@@ -426,7 +427,7 @@ async def test_a_link_whose_numbers_are_all_used_is_replaced(town: Town) -> None
 async def test_a_wire_for_which_no_number_is_left_begins_on_a_new_link(town: Town) -> None:
     first, second = await town.pair()
     first.peers._links[1]._next = (1 << 31) + 1
-    first.broker.neighbours._takers[1].end()  # type: ignore[union-attr]
+    first.broker.neighbours._takers[1].end()  # type: ignore[attr-defined]
     await town.until(lambda: first.peers.counts["stopped"] == 1)
     await town.until(lambda: first.follows((0, 1)) and second.follows((1, 0)))
 
@@ -630,7 +631,7 @@ async def test_four_workers_with_two_shards_each_follow_all_others(town: Town) -
 async def test_a_shard_that_is_ahead_of_another_is_told_once(town: Town) -> None:
     first, second = await town.pair()
     neighbours = first.broker.neighbours
-    assert neighbours is not None
+    assert isinstance(neighbours, Neighbours)
     neighbours.ahead[1] = 70
     told = "shard 1 gets nothing of shard 0: it has taken that one's journal up to 70"
     await town.until(lambda: any(line.startswith(told) for line in first.lines))
@@ -643,7 +644,7 @@ async def test_a_shard_that_is_ahead_of_another_is_told_once(town: Town) -> None
 async def test_a_shard_that_has_less_of_another_than_it_had_is_told_of(town: Town) -> None:
     first, _ = await town.pair()
     neighbours = first.broker.neighbours
-    assert neighbours is not None
+    assert isinstance(neighbours, Neighbours)
     neighbours.behind[1] = (30, 70)
     told = "shard 1 gets nothing of shard 0: it asks for that one's journal from 30 on, and had all up to 70"
     await town.until(lambda: any(line.startswith(told) for line in first.lines))
@@ -654,7 +655,7 @@ async def test_a_shard_that_has_less_of_another_than_it_had_is_told_of(town: Tow
 async def test_a_shard_that_began_later_before_is_told_of(town: Town, follows: bool) -> None:
     first, _ = await town.pair()
     neighbours = first.broker.neighbours
-    assert neighbours is not None
+    assert isinstance(neighbours, Neighbours)
     (neighbours.older_followers if follows else neighbours.older_sources)[1] = (30, 70)
     told = f"shard {int(follows)} gets nothing of shard {int(not follows)}: shard 1 has begun at offset 30"
     await town.until(lambda: any(line.startswith(told) for line in first.lines))
@@ -706,7 +707,7 @@ def break_something(rng: Random, crew: Crew) -> None:
         rng.choice(links).end("closed")
         return
     neighbours = crew.broker.neighbours
-    assert neighbours is not None
+    assert isinstance(neighbours, Neighbours)
     for taker in neighbours._takers.values():
         if rng.random() < 0.5:
             taker.end()

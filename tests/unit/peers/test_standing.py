@@ -11,7 +11,7 @@ from unit.peers.test_peers import Crew, Town, in_town
 
 
 def near(crew: Crew) -> list[Neighbours]:
-    return [broker.neighbours for broker in crew.worker.brokers if broker.neighbours is not None]
+    return [broker.neighbours for broker in crew.worker.brokers if isinstance(broker.neighbours, Neighbours)]
 
 
 @in_town

@@ -9,10 +9,9 @@ from mypy_extensions import i64, mypyc_attr
 
 from headrace.core.commit import RELEASE, Answer, Deferred, GroupCommit
 from headrace.core.outbound.delivery import Delivery
-from headrace.core.outbound.group_delivery import SharedDelivery
+from headrace.core.outbound.group_delivery import Lending, SharedDelivery
 from headrace.core.ports.link import Link
 from headrace.core.records.record import DIRECT_IDS, DROP_REFUSED
-from headrace.core.shards.group_loans import GroupLoans
 from headrace.core.state.groups import Draw, membership_of
 from headrace.core.state.inflight import NOT_IN_FLIGHT
 from headrace.core.state.queue import REF_QOS, OutboundQueue
@@ -28,7 +27,7 @@ class Acknowledging:
         self.commit = commit
         self.delivery = delivery
         self.sharing = sharing
-        self.loans: GroupLoans | None = None  # where there are other shards
+        self.loans = Lending()
 
     def puback(self, link: Link, packet_id: int, reason_code: int) -> None:
         if link.session is None:
@@ -39,7 +38,7 @@ class Acknowledging:
             if draw is not None:
                 self.sharing.puback(session, draw, reason_code)
                 return
-            if self.loans is not None and self.loans.puback(session, packet_id, reason_code):
+            if self.loans.puback(session, packet_id, reason_code):
                 return
         queue = session.queue
         if queue is None:
@@ -62,7 +61,7 @@ class Acknowledging:
             if draw is not None:
                 self.sharing.pubrec(session, link, draw, reason_code)
                 return
-            if self.loans is not None and self.loans.pubrec(session, link, packet_id, reason_code):
+            if self.loans.pubrec(session, link, packet_id, reason_code):
                 return
         queue = session.queue
         serial: i64 = 0
@@ -94,7 +93,7 @@ class Acknowledging:
             if draw is not None:
                 self.sharing.pubcomp(session, draw)
                 return
-            if self.loans is not None and self.loans.pubcomp(session, packet_id):
+            if self.loans.pubcomp(session, packet_id):
                 return
         queue = session.queue
         if queue is None:

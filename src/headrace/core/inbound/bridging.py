@@ -106,12 +106,11 @@ class Bridging:
         """Send the retained messages at QoS 0 again: they do not wait in the queue, and the other broker gets the
         current ones."""
         below = self._commit.high_watermark
-        inquiry = self._retained.inquiry(session, link, below)
-        direct = self._retained.direct(session, link, below, inquiry=inquiry)
+        inquiry = self._retained.others.inquire(session, link, below)
+        direct = self._retained.direct(session, link, below, inquiry)
         for subscription in (session.subscriptions or {}).values():
             direct.add(subscription)
-            if inquiry is not None:
-                inquiry.add(subscription)
+            inquiry.add(subscription)
         direct.run()
 
     def resumed(self, link: Link, session: Session) -> None:
@@ -172,7 +171,7 @@ class Bridging:
         event = Subscribed.at(self._clock.now_us, SessionName(session.incarnation), rows, listed, sizes)
         below = self._commit.next_offset
         self._commit.append(event)
-        inquiry = self._retained.inquiry(session, None, below)
+        inquiry = self._retained.others.inquire(session, None, below)
         self._commit.defer(_Subscribed(self._retained, session, fresh, below, set(listed[::3]), inquiry))
 
     def _unsubscribe(self, session: Session, filters: list[str]) -> None:
@@ -197,7 +196,7 @@ class _Subscribed(Deferred):
         fresh: list[Subscription],
         below: int,
         listed: set[int],
-        inquiry: Inquiry | None,
+        inquiry: Inquiry,
     ) -> None:
         super().__init__()
         self._inquiry = inquiry
@@ -211,8 +210,7 @@ class _Subscribed(Deferred):
         queued = self._retained.queued(self._session, self._below, self._listed, _Queued(), self._inquiry)
         for subscription in self._fresh:
             queued.add(subscription)
-            if self._inquiry is not None:
-                self._inquiry.add(subscription)
+            self._inquiry.add(subscription)
         queued.run()
 
 

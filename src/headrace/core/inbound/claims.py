@@ -31,11 +31,19 @@ class Claimant:
         raise NotImplementedError
 
 
+class OtherHomes:
+    """Asks the homes of devices that are at home in other shards. A shard alone has none of these, and asks nobody."""
+
+    def ask(self, client_id: str, claimant: Claimant) -> None:
+        """Ask the home of a device whether it may speak on a connection here."""
+        raise NotImplementedError
+
+
 class Owners:
     """Says whose the devices are that are at home in this shard; `far` asks the homes of others."""
 
     def __init__(self, fold: Fold, commit: GroupCommit, worker: WorkerPort, sessions: Sessions) -> None:
-        self.far: FarOwners | None = None  # where there are other shards
+        self.far = OtherHomes()
         self._fold = fold
         self._commit = commit
         self._worker = worker
@@ -52,16 +60,15 @@ class Owners:
 
     def is_home(self, link: Link, client_id: str) -> bool:
         """Return whether it is decided here who may speak as this device."""
-        return self.far is None or self._fold.tenant_of(link).devices.is_home(client_id)
+        return self._fold.tenant_of(link).devices.is_home(client_id)
 
     def claim(self, client_id: str, claimant: Claimant) -> int:
         """Return 0 where the device is nobody's, or of the user of this connection: one that was nobody's is the user's
         from now on. Else the reason code of a refusal; PENDING: the home of the device answers to `claimant`."""
         link = claimant.link
-        far = self.far
-        if far is None or self.is_home(link, client_id):
+        if self.is_home(link, client_id):
             return self.decide(self._fold.tenant_of(link), client_id, link.identity.user)
-        far.ask(client_id, claimant)
+        self.far.ask(client_id, claimant)
         return PENDING
 
     def decide(self, tenant: Tenant, client_id: str, user: str | None) -> int:
@@ -99,7 +106,7 @@ class Question:
         self.until_ms = until_ms
 
 
-class FarOwners:
+class FarOwners(OtherHomes):
     """Asks the homes of devices that speak here, and answers the shards where devices of this one speak."""
 
     def __init__(
@@ -117,7 +124,6 @@ class FarOwners:
     # The shard where a device speaks
 
     def ask(self, client_id: str, claimant: Claimant) -> None:
-        """Ask the home of a device whether it may speak on a connection here."""
         identity, clock = claimant.link.identity, self._worker.clock
         home = self._worker.homes.of_client(identity.tenant, client_id)
         self._number += 1

@@ -23,8 +23,8 @@ from headrace.core.records.queue_record import (
     number_record,
     queue_record,
 )
+from headrace.core.shards.alone import Alone
 from headrace.core.shards.holding import Held
-from headrace.core.shards.neighbours import Neighbours
 from headrace.core.state.makers import NO_MAKER, Maker, Makers
 from headrace.core.state.state import Fold
 from headrace.core.state.tenant import Tenant
@@ -84,13 +84,13 @@ class Requests:
 
 
 class Consuming(Requests):
-    """Handles what consumers ask for of the topic queues of one shard. `neighbours`: where there are other shards."""
+    """Handles what consumers ask for of the topic queues of one shard."""
 
     def __init__(
         self, shard: int, fold: Fold, commit: GroupCommit, clusters: Clusters, worker: WorkerPort
     ) -> None:
         self.clusters = clusters
-        self.neighbours: Neighbours | None = None
+        self.neighbours = Alone()
         self._shard = shard
         self._fold = fold
         self._commit = commit
@@ -218,7 +218,7 @@ class Consuming(Requests):
 
     def hold(self, held: Held) -> bool:
         """Keep an answer back until the other shards look for what has a queue by now; False if they do."""
-        return self.neighbours is not None and self.neighbours.hold(held)
+        return self.neighbours.hold(held)
 
     def check_pull(self, link: Link, topic: bytes) -> None:
         """Raise ProtocolError where a connection may not PULL from a topic: there is no code in the answer."""

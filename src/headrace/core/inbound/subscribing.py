@@ -9,6 +9,7 @@ from mypy_extensions import i64
 from headrace.core.commit import ENTRY_BYTES, Deferred, GroupCommit
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.retained_replay import (
+    NOTHING_ELSEWHERE,
     SUBSCRIPTION_BYTES,
     DirectRetained,
     Inquiry,
@@ -20,8 +21,8 @@ from headrace.core.outbound.retained_replay import (
 from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.event import Subscribed, SubscriptionRow, Unsubscribed
+from headrace.core.shards.alone import Alone
 from headrace.core.shards.group_members import Enrolment
-from headrace.core.shards.neighbours import Neighbours
 from headrace.core.state.session import Session, Subscription, session_of
 from headrace.core.state.subscription_tree import memory_of
 from headrace.core.state.subscriptions import subscription_from
@@ -65,7 +66,7 @@ class Subscribing:
         self.clock = worker.clock
         self._retained = retained
         self._testimony = testimony
-        self.neighbours: Neighbours | None = None  # where there are other shards
+        self.neighbours = Alone()
 
     def subscribe(self, link: Link, packet: Subscribe) -> None:
         session = session_of(link)
@@ -84,8 +85,7 @@ class Subscribing:
             code = self._grant(link, session, request, room)
             answer.codes.append(code)
             if code <= 2:
-                if self.neighbours is not None:
-                    self._note_elsewhere(self.neighbours, session, request.filter, answer)
+                self._note_elsewhere(session, request.filter, answer)
                 row = _row(link, request, packet.subscription_id)
                 rows.append(row)
                 if _may_want_retained(request):
@@ -114,7 +114,7 @@ class Subscribing:
         if rows:
             sizes = sizes_of(session, listed) if listed else None
             self.commit.append(Subscribed.at(self.clock.now_us, session.named(), rows, listed, sizes))
-        inquiry = self._retained.inquiry(session, link, below) if fresh else None
+        inquiry = self._retained.others.inquire(session, link, below) if fresh else NOTHING_ELSEWHERE
         room.begin()
         toll = toll_of(session, fresh) if fresh else 0
         self.commit.defer(
@@ -137,11 +137,9 @@ class Subscribing:
         if toll:
             self.commit.charge(link, toll)
 
-    def _note_elsewhere(
-        self, neighbours: Neighbours, session: Session, topic_filter: str, answer: _Answer
-    ) -> None:
+    def _note_elsewhere(self, session: Session, topic_filter: str, answer: _Answer) -> None:
         """Note a shared subscription of which its home, another shard, does not know yet."""
-        if topic_filter.startswith(SHARE_PREFIX) and neighbours.members.elsewhere(session, topic_filter):
+        if topic_filter.startswith(SHARE_PREFIX) and self.neighbours.must_know(session, topic_filter):
             is_new = topic_filter not in (session.subscriptions or {})
             answer.elsewhere.append(_Elsewhere(len(answer.codes) - 1, topic_filter, is_new))
 
@@ -359,7 +357,7 @@ class _Subscribed(Deferred):
         self,
         commit: GroupCommit,
         retained: RetainedReplay,
-        neighbours: Neighbours | None,
+        neighbours: Alone,
         link: Link,
         session: Session,
         fresh: list[Subscription],
@@ -369,7 +367,7 @@ class _Subscribed(Deferred):
         answer: _Answer,
         room: _Room,
         toll: i64,
-        inquiry: Inquiry | None,
+        inquiry: Inquiry,
     ) -> None:
         super().__init__(link, ENTRY_BYTES + _memory_of([subscription.filter for subscription in fresh]))
         self._commit = commit
@@ -393,15 +391,14 @@ class _Subscribed(Deferred):
         self._room.end()
         retained, link, session, below = self._retained, self._link, self._session, self._below
         inquiry = self._inquiry
-        direct = retained.direct(session, link, below, self._toll, inquiry)
+        direct = retained.direct(session, link, below, inquiry, self._toll)
         then = _Suback(self._commit, retained.delivery, self._neighbours, link, session, self._answer, direct)
         queued = retained.queued(session, below, set(self._listed[::3]), then, inquiry)
         for subscription in self._fresh:
             if subscription.retain_handling == 1 and subscription.filter in self._held.found:
                 continue  # [MQTT-3.3.1-10]
             direct.add(subscription)
-            if inquiry is not None:
-                inquiry.add(subscription)
+            inquiry.add(subscription)
             if session.persistent:
                 queued.add(subscription)
         queued.run()
@@ -415,7 +412,7 @@ class _Suback(Enrolment):
         self,
         commit: GroupCommit,
         delivery: Delivery,
-        neighbours: Neighbours | None,
+        neighbours: Alone,
         link: Link,
         session: Session,
         answer: _Answer,
@@ -431,12 +428,8 @@ class _Suback(Enrolment):
         self._is_known = False  # at the homes of its groups
 
     def run(self) -> None:
-        neighbours = self._neighbours
-        if neighbours is None:
-            self._send()
-            return
         self.keys = [found.filter for found in self._answer.elsewhere]
-        if not self.keys or not neighbours.members.hold(self):
+        if not self.keys or not self._neighbours.enrol(self):
             self.finish()
 
     def refuse(self, keys: list[str]) -> list[str]:
@@ -454,10 +447,9 @@ class _Suback(Enrolment):
         return gone
 
     def finish(self) -> None:
-        neighbours = self._neighbours
-        if not self._is_known and neighbours is not None:
+        if not self._is_known:
             self._is_known = True
-            if neighbours.hold(self):
+            if self._neighbours.hold(self):
                 return
         self._send()
 

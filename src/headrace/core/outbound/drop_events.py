@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from headrace.core.outbound.routing import Passing
 from headrace.core.records.message import broker_message, message_flags
 from headrace.core.records.record import DROP_REASONS
 from headrace.mqtt.topics import TOPIC_BYTES_MAX
 
 if TYPE_CHECKING:
     from headrace.core.commit import GroupCommit
-    from headrace.core.outbound.routing import Passing
     from headrace.core.ports.clock import Clock
     from headrace.core.state.tenant import Tenant
 
@@ -39,7 +39,7 @@ class DropEvents:
         self._commit = commit
         self._clock = clock
         self._next_ms = 0
-        self.others: Passing | None = None  # where there are other shards
+        self.others = Passing()
 
     def publish(self, tenants: list[Tenant]) -> None:
         """Say what was dropped since the last time. Called by the timer while the journal has space."""
@@ -62,8 +62,6 @@ class DropEvents:
         # A full queue is not pushed further out of it by the news that it is full.
         listeners = {target.session.client_id for target in tenant.tree.match(topic)} - {client_id}
         is_heard = bool(listeners) or bool(tenant.shared_tree.match(topic))
-        if not is_heard and self.others is None:
-            return
         now_us = self._clock.now_us
         said = {
             "tenant": tenant.name,
@@ -75,7 +73,7 @@ class DropEvents:
         flags = message_flags(1, False, False, 5)
         payload = _encode.encode(said)
         event = broker_message(now_us, flags, tenant.name, topic, payload, _IS_JSON)
-        if is_heard or (self.others is not None and self.others.may_be_heard(event)):
+        if is_heard or self.others.may_be_heard(event):
             self._commit.append(event)
 
 

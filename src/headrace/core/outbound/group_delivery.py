@@ -52,15 +52,25 @@ COMPARED_MAX: Final = 16
 
 
 class Lending:
-    """Whoever brings a session the entries of groups that are at home in other shards."""
+    """Brings a session the entries of groups that are at home in other shards, and takes what the client answers; this
+    one, of a shard alone, has nothing to bring."""
 
     def pump(self, session: Session, link: Link) -> None:
         """Send what has come and waits for room."""
-        raise NotImplementedError
 
     def resumed(self, session: Session, link: Link) -> None:
         """Go on with a client that is connected again."""
-        raise NotImplementedError
+
+    # What the client answers. False: the packet id is of no such entry.
+
+    def puback(self, session: Session, packet_id: int, reason_code: int) -> bool:
+        return False
+
+    def pubrec(self, session: Session, link: Link, packet_id: int, reason_code: int) -> bool:
+        return False
+
+    def pubcomp(self, session: Session, packet_id: int) -> bool:
+        return False
 
 
 class SharedDelivery(Sharing, Waker):
@@ -79,7 +89,7 @@ class SharedDelivery(Sharing, Waker):
         self._reader = delivery.reader
         self._clock = clock
         self._settings = settings
-        self.lending: Lending | None = None  # where there are other shards
+        self.lending = Lending()
 
     def offer(self, group: Group, message: Message) -> None:
         """Give a message to a group: one of its members has it, or it waits."""
@@ -230,7 +240,7 @@ class SharedDelivery(Sharing, Waker):
 
     def _reopen(self, session: Session, link: Link, membership: Membership) -> None:
         """Go on with what waits of groups elsewhere, and with groups that found the socket full."""
-        if membership.borrower is not None and self.lending is not None:
+        if membership.borrower is not None:
             self.lending.pump(session, link)
         if membership.shut and self._writable(session):
             membership.reopen(session)
@@ -399,7 +409,7 @@ class SharedDelivery(Sharing, Waker):
                 membership.awaits(group)
             else:
                 group.free[session] = None
-        if membership.borrower is not None and self.lending is not None:
+        if membership.borrower is not None:
             self.lending.resumed(session, link)
 
     def resend(self, session: Session, link: Link) -> None:

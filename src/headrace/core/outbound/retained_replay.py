@@ -125,28 +125,31 @@ class Pages:
 
 
 class Inquiry:
-    """What some subscriptions of a session are given of retained messages that are at home in other shards."""
+    """What some subscriptions of a session are given of retained messages that are at home in other shards; this one
+    asks nobody."""
 
     def add(self, subscription: Subscription) -> None:
-        raise NotImplementedError
+        """Ask for a subscription more."""
 
     def stored(self, then: Deferred) -> None:
         """Put what a persistent session gets at QoS 1 and 2 into its queue, then run `then`, at once for any other
         session; sooner where a home is away or does not answer."""
-        raise NotImplementedError
+        then.run()
 
     def live(self, link: Link) -> None:
         """Send the rest to the connection, if it is still there."""
-        raise NotImplementedError
+
+
+NOTHING_ELSEWHERE: Final = Inquiry()
 
 
 class OtherHomes:
-    """Whoever asks other shards for retained messages."""
+    """Asks other shards for retained messages; this one, of a shard alone, asks nobody."""
 
     def inquire(self, session: Session, link: Link | None, below: int) -> Inquiry:
         """Begin to ask on behalf of subscriptions whose record has just got the offset `below`: what is newer comes to
         them on its own. `link` is the connection that has subscribed, if any."""
-        raise NotImplementedError
+        return NOTHING_ELSEWHERE
 
 
 class RetainedReplay:
@@ -157,13 +160,7 @@ class RetainedReplay:
         self.delivery = delivery
         self.system = system
         self.clock = clock
-        self.others: OtherHomes | None = None  # where there are other shards
-
-    def inquiry(self, session: Session, link: Link | None, below: int) -> Inquiry | None:
-        """Return what the other shards are to be asked, to be begun when `below` is given to the record; None where
-        there are none."""
-        others = self.others
-        return None if others is None else others.inquire(session, link, below)
+        self.others = OtherHomes()
 
     def queued(
         self,
@@ -171,14 +168,14 @@ class RetainedReplay:
         below: int,
         listed: set[int],
         then: Deferred,
-        inquiry: Inquiry | None = None,
+        inquiry: Inquiry,
     ) -> QueuedRetained:
         """Return the work that sends retained messages through the queue of a persistent session; then `then` runs.
         `listed`: offsets that are in its record."""
         return QueuedRetained(self, session, below, listed, then, inquiry)
 
     def direct(
-        self, session: Session, link: Link, below: int, toll: i64 = 0, inquiry: Inquiry | None = None
+        self, session: Session, link: Link, below: int, inquiry: Inquiry, toll: i64 = 0
     ) -> DirectRetained:
         """Return the work that sends retained messages straight to a connection. `toll`: bytes that its SUBSCRIBE was
         charged, which are given back at the end."""
@@ -198,7 +195,7 @@ class QueuedRetained(Deferred):
         below: int,
         listed: set[int],
         then: Deferred,
-        inquiry: Inquiry | None,
+        inquiry: Inquiry,
     ) -> None:
         super().__init__(then.payer, 64 * len(listed))
         self._inquiry = inquiry
@@ -220,10 +217,7 @@ class QueuedRetained(Deferred):
     def run(self) -> None:
         self._work = 1
         if self._session.ended or self._pages.done:
-            if self._inquiry is None:
-                self._then.run()
-            else:
-                self._inquiry.stored(self._then)
+            self._inquiry.stored(self._then)
             return
         queued = self._page()
         if queued:
@@ -267,7 +261,7 @@ class DirectRetained(Deferred):
         link: Link,
         below: int,
         toll: i64,
-        inquiry: Inquiry | None,
+        inquiry: Inquiry,
     ) -> None:
         super().__init__(link)
         self._inquiry = inquiry
@@ -299,8 +293,7 @@ class DirectRetained(Deferred):
         link = self._link
         self._work = 1
         if link.closed or self._session.link is not link:
-            if self._inquiry is not None:
-                self._inquiry.live(link)
+            self._inquiry.live(link)
             return
         if link.paused:
             self._commit.when_writable(link, self)
@@ -312,8 +305,7 @@ class DirectRetained(Deferred):
             if self._pages.done:
                 link.deferred -= self._toll
                 self._toll = 0
-                if self._inquiry is not None:
-                    self._inquiry.live(link)
+                self._inquiry.live(link)
                 return
             self._page, self._at = self._pages.next(), 0
             self._page_of = self._pages.subscription

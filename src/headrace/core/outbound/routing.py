@@ -31,22 +31,23 @@ _REMEMBERED_TARGETS_MAX: Final = 64  # in a session: for more of them a look-up 
 
 
 class Passing:
-    """Whoever passes on to other shards what is published here. Who wants the topic is looked up, unless `known` says it,
-    and returned: to be handed in with the next message on it. The publisher may have to wait."""
+    """Passes on to other shards what is published here; this one, of a shard alone, passes nothing on. Who wants the
+    topic is looked up, unless `known` says it, and returned: to be handed in with the next message on it. The publisher
+    may have to wait."""
 
     def passed(self, message: Message, known: Elsewhere | None, publisher: Link | None) -> Elsewhere | None:
         """Note that a durable message takes effect. Raises nothing."""
-        raise NotImplementedError
+        return None
 
     def passed_live(
         self, message: Message, known: Elsewhere | None, publisher: Link | None
     ) -> Elsewhere | None:
         """Note that a message at QoS 0 goes to its sessions."""
-        raise NotImplementedError
+        return None
 
     def may_be_heard(self, message: Message) -> bool:
         """Return whether somebody may be subscribed to the message in another shard."""
-        raise NotImplementedError
+        return False
 
 
 class Router(Offering):
@@ -61,7 +62,8 @@ class Router(Offering):
         self._rest: _Rest | None = None
         self._joined = _Joined([], [])
         self._worker = worker
-        self.others: Passing | None = None  # where there are other shards
+        # None where there are no other shards: it is asked for each message, and a test costs less than a call.
+        self.others: Passing | None = None
         self.fan_out = FanOut(self, commit, self._at_once, worker.settings.write_buffer_high)
 
     def _contain(self, place: str, link: Link | None, error: Exception) -> None:

@@ -231,7 +231,7 @@ class GroupLoans(Lending):
             loan.released = True
             link.pubrel(loan.packet_id)
 
-    # What the client answers. False: the packet id is of no loan.
+    # What the client answers
 
     def puback(self, session: Session, packet_id: int, reason_code: int) -> bool:
         borrowing, loan = _found(session, packet_id)

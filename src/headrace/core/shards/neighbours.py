@@ -16,7 +16,7 @@ from mypy_extensions import i64
 
 from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.outbound.delivery import Delivery
-from headrace.core.outbound.routing import Passing, Router
+from headrace.core.outbound.routing import Router
 from headrace.core.ports.journal import JournalPort
 from headrace.core.ports.link import Crowds, Link, WorkerPort
 from headrace.core.ports.waiting import QueueOwner, Waker
@@ -24,12 +24,13 @@ from headrace.core.records.message import Copy, Message
 from headrace.core.records.record import DROP_QOS0_AWAY, DROP_QOS0_SLOW, FLAG_FRAME, FLAG_QOS, FLAG_RETAIN
 from headrace.core.records.stream_record import OWNED, stream_record
 from headrace.core.shards import peer
+from headrace.core.shards.alone import Alone
 from headrace.core.shards.answering import Answering
 from headrace.core.shards.asking import Asking
 from headrace.core.shards.followed import Followed
 from headrace.core.shards.group_frames import GroupFrame, Meet, Welcome
 from headrace.core.shards.group_homes import GroupHomes
-from headrace.core.shards.group_members import GroupMembers
+from headrace.core.shards.group_members import Enrolment, GroupMembers
 from headrace.core.shards.group_wires import GroupWires
 from headrace.core.shards.holding import Held, Holding
 from headrace.core.shards.intake import Intake
@@ -43,7 +44,7 @@ from headrace.core.shards.shared_disk import SharedDisk
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.shards.taking import Taker
 from headrace.core.shards.withdrawing import Withdrawing
-from headrace.core.state.session import Elsewhere, session_of
+from headrace.core.state.session import Elsewhere, Session, session_of
 from headrace.core.state.state import Fold
 from headrace.core.state.wanted import Wanted, WantedListener
 from headrace.errors import CorruptRecord
@@ -54,7 +55,7 @@ TAKEN_AT_ONCE: Final = 1024  # of what has had to wait, in one pass of the loop
 Offsets = dict[int, tuple[int, int]]  # two of them, by shard
 
 
-class Neighbours(Passing, Waker):
+class Neighbours(Alone, Waker):
     """The other shards, as shard `shard` sees them. `queues`: whoever speaks of topic queues."""
 
     def __init__(
@@ -71,6 +72,7 @@ class Neighbours(Passing, Waker):
         gate: Crowds,
         queues: QueuePort,
     ) -> None:
+        super().__init__()
         self.shard = shard
         self.routes = routes
         self.epoch = NOT_BEGUN
@@ -105,7 +107,6 @@ class Neighbours(Passing, Waker):
         self.members = GroupMembers(shard, fold, commit, delivery, worker, wires, settings.answer_within_ms)
 
     def begin(self, epoch: int) -> None:
-        """Begin as the newest owner of the shard, which `epoch` says: its state is recovered, and there may be wires."""
         self.epoch = epoch
         self._wanted.listener = _Announcer(self)
         self._followed.begin()
@@ -125,7 +126,6 @@ class Neighbours(Passing, Waker):
         self.disk.set_windows()
 
     def set_storage_full(self, full: bool, is_of_disk: bool = True) -> None:
-        """Note that the journal's disk is full, or that it has space again; `is_of_disk`: and not something else."""
         self.disk.set_full(full, is_of_disk)
         self._worker.request_tick()
 
@@ -491,8 +491,13 @@ class Neighbours(Passing, Waker):
         self._withdraw(self._withdrawing.put((tenant, topic_filter), until_ms))
 
     def hold(self, held: Held) -> bool:
-        """Keep an answer back until all that is wanted by now is looked for; False if it is."""
         return self._holding.hold(held)
+
+    def must_know(self, session: Session, topic_filter: str) -> bool:
+        return self.members.elsewhere(session, topic_filter)
+
+    def enrol(self, enrolment: Enrolment) -> bool:
+        return self.members.hold(enrolment)
 
     # What is published here, and what of others takes effect here
 
@@ -591,7 +596,6 @@ class Neighbours(Passing, Waker):
         return not all(self.is_followed(other) for other in self.others)
 
     def took(self, copy: Copy) -> None:
-        """Note that a copy takes effect here."""
         taker = self._takers.get(copy.source)
         if taker is not None:
             taker.applies(copy)

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from headrace.core.broker import Broker
 from headrace.core.commit import Barrier, GroupCommit
 from headrace.core.state.snapshots import SnapshotPass
-from headrace.core.state.streams import NOBODY
 from headrace.journal.log import SegmentedLog
 from headrace.journal.snapshot import SnapshotWriter
 from headrace.services.watchdog import Watchdog
@@ -50,8 +49,7 @@ async def durable(commit: GroupCommit, log: SegmentedLog | None = None) -> None:
 def followed(broker: Broker) -> int:
     """Return the offset from which on another shard may still ask for what it has not; behind the end of every journal
     where there is no other."""
-    neighbours = broker.neighbours
-    return NOBODY if neighbours is None else broker.fold.streams.floor(neighbours.others)
+    return broker.fold.streams.floor(broker.neighbours.others)
 
 
 class Snapshotting:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.core.records.record import ACKED, Progress
+from headrace.core.shards.neighbours import Neighbours
 from headrace.errors import NotReadableNow
 from headrace.journal.compaction import is_worth_it
 from headrace.journal.errors import CorruptBatch
@@ -57,7 +58,7 @@ class Upkeep:
         self._journal.space_wanted = self._broker.gate.full
         short = self._journal.short
         neighbours = self._broker.neighbours
-        if neighbours is not None:
+        if isinstance(neighbours, Neighbours):
             neighbours.disk.finished = self._journal.finished_offset if short else 0
             self._lend(self._must_lend(neighbours.disk, short))
         if short:

@@ -17,6 +17,7 @@ from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
 from headrace.core.records.stream_record import FOLLOWED, stream_record
+from headrace.core.shards.neighbours import Neighbours
 from headrace.core.shards.peer import Announced, Filled, Follow, Frame, Granted, Hello, Wire
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.stream_settings import StreamSettings
@@ -63,13 +64,13 @@ class Follower(Wire):
 
     def follow(self, broker: Broker, granted: int) -> None:
         neighbours = broker.neighbours
-        assert neighbours is not None
+        assert isinstance(neighbours, Neighbours)
         neighbours.begin(0)
         for frame in (Hello(1, 1, 1), Announced([("default", "t")]), Follow(0, granted, NO_START)):
             neighbours.heard(self, frame)
 
     def grant(self, broker: Broker, granted: int) -> None:
-        assert broker.neighbours is not None
+        assert isinstance(broker.neighbours, Neighbours)
         broker.neighbours.heard(self, Granted(granted))
 
 
@@ -257,7 +258,7 @@ def test_what_nobody_needs_goes_while_publishers_wait_for_another_shard(
         ticks = asyncio.create_task(node.tick())
         broker, follower = node.broker, node.follower
         follower.follow(broker, 10_000_000)
-        assert broker.neighbours is not None
+        assert isinstance(broker.neighbours, Neighbours)
         for _ in range(100):
             broker.commit.append(message(b"u", bytes(8000)))
             await durable(broker.commit)
