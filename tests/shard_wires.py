@@ -11,7 +11,7 @@ from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.shards.neighbours import Neighbours
 from headrace.core.shards.peer import Frame, Wire
-from headrace.core.shards.peer_codec import decode, encode
+from headrace.core.shards.peer_codec import decode
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.worker import Worker
@@ -55,7 +55,7 @@ class End(Wire):
         self.is_cut = False
 
     def say(self, frame: Frame) -> None:
-        self.said.append(encode(frame))
+        self.said.append(frame.encode())
 
     def cut(self) -> None:
         self.is_cut = True

@@ -15,7 +15,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from headrace.core.ports.link import WorkerPort
 from headrace.core.records.message import Message
-from headrace.core.shards.peer_codec import COPIED
+from headrace.core.shards.peer import COPIED
 from headrace.peers.channel import Carrier, Channel
 from headrace.peers.peer_frames import (
     BEAT,

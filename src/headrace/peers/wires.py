@@ -15,7 +15,7 @@ from mypy_extensions import mypyc_attr
 from headrace.core.records.message import Message
 from headrace.core.shards.neighbours import Neighbours
 from headrace.core.shards.peer import Copied, Frame, Hello, Passed, Wire
-from headrace.core.shards.peer_codec import decode, encode
+from headrace.core.shards.peer_codec import decode
 from headrace.errors import CorruptRecord
 from headrace.peers.channel import Carrier
 from headrace.peers.peer_frames import CLOSE, SAY, BrokenLink
@@ -114,7 +114,7 @@ class LinkWire(ShardWire):
     def say(self, frame: Frame) -> None:
         if self.open:
             try:
-                self._carrier.send(SAY, self.number, encode(frame))
+                self._carrier.send(SAY, self.number, frame.encode())
             except Exception as error:  # noqa: BLE001  it is said anew on another wire
                 self._not_said(error)
 
@@ -162,7 +162,7 @@ class LocalWire(ShardWire):
         if self.open and other is not None:
             try:
                 alone = isinstance(frame, (Copied, Passed))
-                self._exchange.put(other, frame if alone else decode(encode(frame)))
+                self._exchange.put(other, frame if alone else decode(frame.encode()))
             except Exception as error:  # noqa: BLE001  it is said anew on another wire
                 self._not_said(error)
 

@@ -15,7 +15,7 @@ from headrace.core.homes import Homes
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.shards.neighbours import Neighbours
 from headrace.core.shards.peer import Frame, Wire
-from headrace.core.shards.peer_codec import decode, encode
+from headrace.core.shards.peer_codec import decode
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.state.replay import Replay
@@ -48,7 +48,7 @@ class End(Wire):
         other = self.other
         assert other is not None
         if not self.broken and not other.told:
-            other.coming.append(encode(frame))
+            other.coming.append(frame.encode())
 
     def cut(self) -> None:
         self.broken = True

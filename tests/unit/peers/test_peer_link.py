@@ -11,7 +11,6 @@ from librt.strings import BytesWriter
 from harness import Harness, message
 from headrace.core.records.message import FrameMessage, copy_of
 from headrace.core.shards.peer import Confirmed, Copied
-from headrace.core.shards.peer_codec import encode
 from headrace.peers.channel import Channel
 from headrace.peers.peer_frames import (
     BEAT,
@@ -186,7 +185,7 @@ def test_a_copy_is_written_as_the_frame_of_one_is() -> None:
     expected = b""
     for one in (published, device):
         line.link.send_copied(3, one, 1)
-        expected += frame(SAY, 3, encode(Copied(copy_of(one, 1, one.offset))))
+        expected += frame(SAY, 3, Copied(copy_of(one, 1, one.offset)).encode())
     assert line.turn() == expected
 
 
@@ -243,7 +242,7 @@ def test_what_is_no_frame_ends_the_link_once(sent: bytes, reason: str) -> None:
 
 def test_frames_of_channels_that_were_closed_here_mean_nothing() -> None:
     line = Line()
-    for kind, body in ((SAY, encode(Confirmed(1))), (DATA, b"x"), (CREDIT, b"\1\0\0\0"), (CLOSE, b"")):
+    for kind, body in ((SAY, Confirmed(1).encode()), (DATA, b"x"), (CREDIT, b"\1\0\0\0"), (CLOSE, b"")):
         line.say(kind, 40, body)
     assert line.owner.ends == []
 

@@ -12,7 +12,6 @@ from headrace.build import PURE, build
 from headrace.core.records.message import Message
 from headrace.core.shards.neighbours import Neighbours
 from headrace.core.shards.peer import Announced, Confirmed, Frame, Hello, Wire
-from headrace.core.shards.peer_codec import encode
 from headrace.peers.channel import Carrier
 from headrace.peers.peer_frames import CLOSE, SAY, BrokenLink
 from headrace.peers.wires import LOCAL_AT_ONCE, Exchange, LinkWire, ShardWire, Wires
@@ -175,13 +174,13 @@ def test_a_wire_over_a_link_says_frames_on_its_channel() -> None:
     ends, line, ear = Ends(), Line(), Ear(1)
     wire = LinkWire(ends, ear, 0, True, line, 5)
     wire.say(Confirmed(3))
-    wire.take(encode(Confirmed(4)))
-    assert line.sent == [(SAY, 5, encode(Confirmed(3)))]
+    wire.take(Confirmed(4).encode())
+    assert line.sent == [(SAY, 5, Confirmed(3).encode())]
     assert numbers(ear) == [4]
     wire.cut()
     wire.cut()
     wire.say(Confirmed(5))
-    wire.take(encode(Confirmed(6)))
+    wire.take(Confirmed(6).encode())
     assert line.sent[1:] == [(CLOSE, 5, b"")]
     assert line.forgotten == [5]
     assert numbers(ear) == [4]
@@ -194,8 +193,8 @@ def test_what_no_shard_says_breaks_the_link() -> None:
     for wire, body in (
         (follows, b""),
         (follows, b"\xff"),
-        (follows, encode(Hello(0, 1, 1))),  # it is this side that says who it is
-        (followed, encode(Hello(2, 1, 1))),  # of another shard than the wire is
+        (follows, Hello(0, 1, 1).encode()),  # it is this side that says who it is
+        (followed, Hello(2, 1, 1).encode()),  # of another shard than the wire is
     ):
         with pytest.raises(BrokenLink) as raised:
             wire.take(body)

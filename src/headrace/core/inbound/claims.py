@@ -12,8 +12,8 @@ from headrace.core.inbound.connect import Sessions
 from headrace.core.ports.access import PENDING
 from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.records.queue_record import DEVICE_OWNED, queue_record
-from headrace.core.shards.peer import Wire
-from headrace.core.shards.queue_frames import Claimed, Decided, QueueFrame, Told
+from headrace.core.shards.peer import Hearing, Wire
+from headrace.core.shards.queue_frames import Claimed, Decided, Told
 from headrace.core.state.session import OWN_PREFIXES
 from headrace.core.state.state import Fold
 from headrace.core.state.tenant import Tenant
@@ -149,7 +149,13 @@ class FarOwners(OtherHomes):
         """Note that there is no wire to a home any more."""
         self._wires.pop(home, None)
 
-    def heard(self, frame: Decided) -> None:
+    def hears(self, of_home: Hearing[Wire], of_follower: Hearing[Wire]) -> None:
+        """Say what is done with what the homes of devices answer, and with what other shards ask this one as a home."""
+        of_home.on(Decided, self._decided)
+        of_follower.on(Claimed, self._claimed)
+        of_follower.on(Told, self._told)
+
+    def _decided(self, wire: Wire, frame: Decided) -> None:
         """Go on with the connection for which a home has answered."""
         question = self._asked.pop(frame.connection, None)
         if question is not None:
@@ -178,14 +184,13 @@ class FarOwners(OtherHomes):
 
     # The home of a device
 
-    def asked(self, wire: Wire, frame: QueueFrame) -> None:
+    def _claimed(self, wire: Wire, frame: Claimed) -> None:
         """Answer a shard where a device of this one wants to speak, when the answer is durable."""
-        if isinstance(frame, Claimed):
-            tenant = self._fold.make(frame.tenant)
-            code = self._owners.decide(tenant, frame.client_id, frame.user)
-            self._commit.defer(_Decision(wire, Decided(frame.connection, code)))
-        elif isinstance(frame, Told):
-            self._owners.adopt(self._fold.make(frame.tenant), frame.client_id, frame.user)
+        code = self._owners.decide(self._fold.make(frame.tenant), frame.client_id, frame.user)
+        self._commit.defer(_Decision(wire, Decided(frame.connection, code)))
+
+    def _told(self, wire: Wire, frame: Told) -> None:
+        self._owners.adopt(self._fold.make(frame.tenant), frame.client_id, frame.user)
 
 
 class _Decision(Deferred):

@@ -19,8 +19,8 @@ from headrace.core.outbound.clusters import CONSUMERS_MAX, PULLS_MAX
 from headrace.core.ports.link import WorkerPort
 from headrace.core.ports.reading import Reading
 from headrace.core.shards import queue_frames as frames
-from headrace.core.shards.peer import Wire
-from headrace.core.shards.queue_frames import ACKS, JOINS, LEAVES, PULLS, QueueFrame
+from headrace.core.shards.peer import Hearing, Wire
+from headrace.core.shards.queue_frames import ACKS, JOINS, LEAVES, PULLS
 from headrace.core.state.makers import NO_MAKER, Maker
 from headrace.core.state.state import Fold
 from headrace.core.state.tenant import Tenant
@@ -305,35 +305,49 @@ class FarQueues(Requests):
 
     # Answers come
 
-    def heard(self, home: int, frame: QueueFrame) -> None:
-        """Do what a home says."""
-        if isinstance(frame, frames.Poured):
-            self._count(home, int(frames.weight_of_all(frame.messages)))
+    def hears(self, of_home: Hearing[Wire]) -> None:
+        """Say what is done with what a home says."""
+        of_home.on(frames.Poured, self._poured)
+        of_home.on(frames.Answered, self._answered)
+        of_home.on(frames.Notified, self._notified)
+        of_home.on(frames.Refused, self._refused)
+
+    def _poured(self, wire: Wire, frame: frames.Poured) -> None:
+        """Answer a PULL. What its consumer may not read any more its home takes back, since the connection ends."""
+        self._count(wire.far, int(frames.weight_of_all(frame.messages)))
         caller = self._by_number.get(frame.connection)
         if caller is None:
             return  # it has ended
-        voice = caller.guest.voice
-        if isinstance(frame, frames.Poured):
-            pull = _first(caller.pulls, home)
-            caller.pulls.asked.popleft()
-            if pull.stay is not None and not pull.stay.reading.holds():
-                pull.stay.reading.end()  # then its home takes them back
-                return
-            voice.pulled(pull.sn, frame.messages)
-            if frame.messages:
-                caller.guest.link.spend(len(frame.messages))
-        elif isinstance(frame, frames.Answered):
+        pull = _first(caller.pulls, wire.far)
+        caller.pulls.asked.popleft()
+        if pull.stay is not None and not pull.stay.reading.holds():
+            pull.stay.reading.end()
+            return
+        caller.guest.voice.pulled(pull.sn, frame.messages)
+        if frame.messages:
+            caller.guest.link.spend(len(frame.messages))
+        self._send(caller)
+
+    def _answered(self, wire: Wire, frame: frames.Answered) -> None:
+        caller = self._by_number.get(frame.connection)
+        if caller is not None:
             line = caller.acks if frame.verb == ACKS else caller.members
-            _first(line, home)
+            _first(line, wire.far)
             self._answer(caller, line, frame.code)
-        elif isinstance(frame, frames.Notified):
+            self._send(caller)
+
+    def _notified(self, wire: Wire, frame: frames.Notified) -> None:
+        caller = self._by_number.get(frame.connection)
+        if caller is not None:
             stay = caller.stays.get((frame.sn, frame.topic, frame.cluster))
             if stay is None or stay.reading.holds():
-                voice.notify(frame.sn, frame.topic, frame.cluster, frame.available)
-        elif isinstance(frame, frames.Refused):
+                caller.guest.voice.notify(frame.sn, frame.topic, frame.cluster, frame.available)
+            self._send(caller)
+
+    def _refused(self, wire: Wire, frame: frames.Refused) -> None:
+        caller = self._by_number.get(frame.connection)
+        if caller is not None:
             caller.guest.link.on_protocol_error(ProtocolError(frame.code, frame.reason))
-            return
-        self._send(caller)
 
     def _count(self, home: int, weight: int) -> None:
         """Tell a home that what it has poured has come."""

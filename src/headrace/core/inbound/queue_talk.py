@@ -16,8 +16,7 @@ from headrace.core.inbound.far_queues import FarQueues
 from headrace.core.inbound.visitors import Visitors
 from headrace.core.ports.link import WorkerPort
 from headrace.core.records.message import Message
-from headrace.core.shards.peer import Frame, Wire
-from headrace.core.shards.queue_frames import Claimed, Decided, QueueFrame, Told
+from headrace.core.shards.peer import Frame, Hearing, Wire
 from headrace.core.shards.queue_port import QueuePort
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.state.makers import Maker
@@ -49,9 +48,17 @@ class QueueTalk(QueuePort):
         self._fold = fold
         self._consuming = consuming
         self._worker = worker
-        self._there = NearWire(worker)
-        self._back = NearWire(worker)
+        self._there = NearWire(worker, shard)
+        self._back = NearWire(worker, shard)
+        self._of_home: Hearing[Wire] = Hearing()
+        self._of_follower: Hearing[Wire] = Hearing()
+        self.hears(self._of_home, self._of_follower)
         self.far.reached(shard, self._there)
+
+    def hears(self, of_home: Hearing[Wire], of_follower: Hearing[Wire]) -> None:
+        self.far.hears(of_home)
+        self.visitors.hears(of_follower)
+        self.owners.hears(of_home, of_follower)
 
     def reached(self, home: int, wire: Wire) -> None:
         self.owners.reached(home, wire)
@@ -60,18 +67,6 @@ class QueueTalk(QueuePort):
     def cut(self, home: int) -> None:
         self.owners.cut(home)
         self.far.cut(home)
-
-    def heard(self, home: int, frame: QueueFrame) -> None:
-        if isinstance(frame, Decided):
-            self.owners.heard(frame)
-        else:
-            self.far.heard(home, frame)
-
-    def asked(self, shard: int, wire: Wire, frame: QueueFrame) -> None:
-        if isinstance(frame, (Claimed, Told)):
-            self.owners.asked(wire, frame)
-        else:
-            self.visitors.heard(shard, wire, frame)
 
     def closed(self, shard: int) -> None:
         self.visitors.closed(shard)
@@ -95,18 +90,15 @@ class QueueTalk(QueuePort):
         return self._consuming.may_have(message.topic)
 
     def go_on(self) -> None:
-        self._empty(self._there, True)
-        self._empty(self._back, False)
+        self._empty(self._there, self._of_follower)
+        self._empty(self._back, self._of_home)
 
-    def _empty(self, wire: NearWire, there: bool) -> None:
+    def _empty(self, wire: NearWire, hearing: Hearing[Wire]) -> None:
         """Let what was said by now be heard. What raises costs this conversation, as one with another shard."""
         for _ in range(len(wire.said)):
             frame = wire.said.popleft()
             try:
-                if there:
-                    self.visitors.heard(self._shard, self._back, frame)
-                else:
-                    self.far.heard(self._shard, frame)
+                hearing.hear(self._back, frame)
             except Exception as error:  # noqa: BLE001
                 self._worker.contain("deferred", None, error)
                 self._begin_anew()
@@ -129,14 +121,14 @@ class QueueTalk(QueuePort):
 class NearWire(Wire):
     """What this shard says to itself, until it hears it."""
 
-    def __init__(self, worker: WorkerPort) -> None:
-        self.said: deque[QueueFrame] = deque()
+    def __init__(self, worker: WorkerPort, shard: int) -> None:
+        self.far = shard
+        self.said: deque[Frame] = deque()
         self._worker = worker
 
     def say(self, frame: Frame) -> None:
-        if isinstance(frame, QueueFrame):
-            self.said.append(frame)
-            self._worker.request_tick()
+        self.said.append(frame)
+        self._worker.request_tick()
 
     def cut(self) -> None:
         """Do nothing: it lasts as long as the shard."""

@@ -16,8 +16,7 @@ from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.voice import Draught, Voice
 from headrace.core.shards import queue_frames as frames
-from headrace.core.shards.peer import Wire
-from headrace.core.shards.queue_frames import QueueFrame
+from headrace.core.shards.peer import Hearing, Wire
 from headrace.errors import ProtocolError
 
 POURED_BYTES_MAX: Final = 4 << 20  # on their way to one shard; it may be one answer more
@@ -62,17 +61,26 @@ class Visitors:
         self._worker = worker
         self._outlets: dict[int, Outlet] = {}
 
-    def heard(self, shard: int, wire: Wire, frame: QueueFrame) -> None:
-        """Do what the shard of a connection says on its newest wire."""
-        outlet = self._outlets.get(shard)
+    def hears(self, of_follower: Hearing[Wire]) -> None:
+        """Say what is done with what the shard of a connection says on its newest wire."""
+        of_follower.on(frames.Requested, self._requested)
+        of_follower.on(frames.Departed, self._departed)
+        of_follower.on(frames.Taken, self._taken)
+
+    def _outlet(self, wire: Wire) -> Outlet:
+        """Return what is at the other end of a wire; all that was at that of an older one has left."""
+        outlet = self._outlets.get(wire.far)
         if outlet is None or outlet.wire is not wire:
-            self.closed(shard)
-            outlet = self._outlets[shard] = Outlet(wire)
-        if isinstance(frame, frames.Requested):
-            self._requested(outlet, frame)
-        elif isinstance(frame, frames.Departed):
-            self._leave(outlet, frame.connection)
-        elif isinstance(frame, frames.Taken) and outlet.take(frame.taken):
+            self.closed(wire.far)
+            outlet = self._outlets[wire.far] = Outlet(wire)
+        return outlet
+
+    def _departed(self, wire: Wire, frame: frames.Departed) -> None:
+        self._leave(self._outlet(wire), frame.connection)
+
+    def _taken(self, wire: Wire, frame: frames.Taken) -> None:
+        outlet = self._outlet(wire)
+        if outlet.take(frame.taken):
             for guest in list(outlet.guests.values()):
                 self._consuming.go_on(guest)
 
@@ -103,9 +111,9 @@ class Visitors:
                 guest.voice.named = frame.device
         return guest
 
-    def _requested(self, outlet: Outlet, frame: frames.Requested) -> None:
+    def _requested(self, wire: Wire, frame: frames.Requested) -> None:
         """Do as for a connection here. Its own shard has looked at what it may read."""
-        consuming, guest = self._consuming, self._guest(outlet, frame)
+        consuming, guest = self._consuming, self._guest(self._outlet(wire), frame)
         sn, topic, name = frame.sn, frame.topic, frame.cluster
         if frame.verb == frames.JOINS:
             consuming.join(guest, sn, topic, name)

@@ -14,7 +14,7 @@ from headrace.core.records.message import Copy, Message, copy_of
 from headrace.core.records.record import FLAG_QOS
 from headrace.core.shards.group_wires import GroupWires
 from headrace.core.shards.peer import Wire
-from headrace.core.shards.retained_frames import ALL, STORED, Answered, Asked, More, RetainedFrame, Sought
+from headrace.core.shards.retained_frames import ALL, STORED, Answered, Asked, Forgotten, More, Sought
 from headrace.core.shards.taking import Taker
 from headrace.core.state.retained_tree import RetainedWalk
 from headrace.core.state.state import Fold
@@ -125,19 +125,23 @@ class Answering:
         self._walks: dict[tuple[int, int], _Walk] = {}  # by slot of the wire, and number
         self._waiting: dict[tuple[int, int], _Walk] = {}  # of which a page is wanted
 
-    def heard(self, slot: int, wire: Wire, frame: RetainedFrame) -> None:
-        """Take what a shard says on its wire."""
+    def asked(self, slot: int, wire: Wire, frame: Asked) -> None:
+        """Begin with what a shard asks for on its wire."""
         key = (slot, frame.number)
-        if isinstance(frame, Asked):
-            self._walks[key] = self._waiting[key] = _Walk(wire, frame)
-        elif isinstance(frame, More):
-            walk = self._walks.get(key)
-            if walk is not None:
-                walk.positions = frame.positions
-                walk.sought = False
-                self._waiting[key] = walk
-        else:
-            self._forget(key)
+        self._walks[key] = self._waiting[key] = _Walk(wire, frame)
+
+    def more(self, slot: int, frame: More) -> None:
+        """Go on with what a shard has asked for: it has room for another page."""
+        key = (slot, frame.number)
+        walk = self._walks.get(key)
+        if walk is not None:
+            walk.positions = frame.positions
+            walk.sought = False
+            self._waiting[key] = walk
+
+    def forgotten(self, slot: int, frame: Forgotten) -> None:
+        """Forget what a shard asks for no more."""
+        self._forget((slot, frame.number))
 
     def _forget(self, key: tuple[int, int]) -> None:
         self._walks.pop(key, None)
@@ -205,6 +209,6 @@ class Answering:
             if wire is None:
                 walk.away = True
             elif not walk.sought:
-                wire.say(Sought(0))
+                wire.say(Sought())
         walk.sought = walk.sought or not complete
         return complete

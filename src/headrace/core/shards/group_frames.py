@@ -17,6 +17,7 @@ id of the member's stand-in at H, which is another one each time that the entry 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
 from librt.strings import BytesWriter
@@ -25,10 +26,9 @@ from mypy_extensions import i64
 from headrace.core.records.event import SubscriptionRow
 from headrace.core.records.message import Message, decode_record
 from headrace.core.records.record import KIND_MESSAGE
-from headrace.core.shards.peer import Frame
+from headrace.core.shards.peer import Aside, Frame, checked, text
 from headrace.errors import CorruptRecord
 
-FIRST_KIND: Final = 48
 WELCOME: Final = 48
 ENROLLED: Final = 49
 DRAWN: Final = 50
@@ -41,7 +41,6 @@ GRANTED: Final = 56
 FINISHED: Final = 57
 ASKED: Final = 58
 MEET: Final = 59
-LAST_KIND: Final = 59
 
 # What an Enrol says of the session itself.
 LIVES: Final = 0
@@ -55,81 +54,56 @@ DONE: Final = 0  # acknowledged, refused or dropped: finished
 UNSENT: Final = 1  # given back: the client was never sent it, and has no room for it now
 NOT_ALLOWED: Final = 2  # given back: the client may not read its topic
 
-_NUMBER_MAX: Final = (1 << 63) - 1
 _LEFT: Final = 8  # beside the QoS of a row: the session is no member there any more
-_ONE: Final = struct.Struct("<Q")
-_TWO: Final = struct.Struct("<QQ")
-_THREE: Final = struct.Struct("<QQQ")
-_ENROL: Final = struct.Struct("<QQBB")
+_ONE: Final = struct.Struct("<BQ")
+_TWO: Final = struct.Struct("<BQQ")
+_THREE: Final = struct.Struct("<BQQQ")
+_ENROL: Final = struct.Struct("<BQQBB")
 _ROW: Final = struct.Struct("<BIH")
-_PRESENT: Final = struct.Struct("<QQQBI")
-_DRAWN: Final = struct.Struct("<QQQQHBH")
-_FINISHED: Final = struct.Struct("<QQQQQHB")
+_PRESENT: Final = struct.Struct("<BQQQBI")
+_DRAWN: Final = struct.Struct("<BQQQQHBH")
+_FINISHED: Final = struct.Struct("<BQQQQQHB")
 
 
-class GroupFrame(Frame):
-    """One thing that is said about shared subscriptions."""
-
-    def fields(self) -> bytes:
-        """Return what stands behind the kind."""
-        raise NotImplementedError
-
-    def kind(self) -> int:
-        """Return the number that the frame begins with."""
-        raise NotImplementedError
-
-
-class Meet(GroupFrame):
+class Meet(Aside):
     """M has members of groups at H. Empty."""
 
-    def kind(self) -> int:
-        return MEET
-
-    def fields(self) -> bytes:
-        return b""
+    def encode(self) -> bytes:
+        return bytes([MEET])
 
 
-class Welcome(GroupFrame):
+class Welcome(Aside):
     """H has noted M's epoch, and this is its own: u64."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
 
-    def kind(self) -> int:
-        return WELCOME
-
-    def fields(self) -> bytes:
-        return _ONE.pack(self.epoch)
+    def encode(self) -> bytes:
+        return _ONE.pack(WELCOME, self.epoch)
 
 
-class Enrolled(GroupFrame):
+class Enrolled(Aside):
     """What Enrol said under this number is durable at H, and messages are looked for everywhere: u64."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
-    def kind(self) -> int:
-        return ENROLLED
-
-    def fields(self) -> bytes:
-        return _ONE.pack(self.number)
+    def encode(self) -> bytes:
+        return _ONE.pack(ENROLLED, self.number)
 
 
-class Settled(GroupFrame):
+class Settled(Aside):
     """H has in its journal that this draw at QoS 2 is finished: u64 group, u64 serial."""
 
     def __init__(self, group: int, serial: int) -> None:
         self.group = group
         self.serial = serial
 
-    def kind(self) -> int:
-        return SETTLED
-
-    def fields(self) -> bytes:
-        return _TWO.pack(self.group, self.serial)
+    def encode(self) -> bytes:
+        return _TWO.pack(SETTLED, self.group, self.serial)
 
 
-class Enrol(GroupFrame):
+class Enrol(Aside):
     """What one session of M is subscribed to at H: u64 number, u64 incarnation, u8 how it is, u8 length of the tenant and
     the tenant, then rows: u8 QoS and 4 for Retain As Published, u32 identifier, u16 length and the filter. A row of
     `left` is one with 8 for its QoS."""
@@ -150,12 +124,9 @@ class Enrol(GroupFrame):
         self.rows = rows
         self.left: list[str] = [] if left is None else left
 
-    def kind(self) -> int:
-        return ENROL
-
-    def fields(self) -> bytes:
+    def encode(self) -> bytes:
         tenant = self.tenant.encode("utf-8")
-        out = [_ENROL.pack(self.number, self.incarnation, self.life, len(tenant)), tenant]
+        out = [_ENROL.pack(ENROL, self.number, self.incarnation, self.life, len(tenant)), tenant]
         for row in self.rows:
             name = row.filter.encode("utf-8")
             options = row.qos | (4 if row.retain_as_published else 0)
@@ -166,30 +137,24 @@ class Enrol(GroupFrame):
         return b"".join(out)
 
 
-class Asked(GroupFrame):
+class Asked(Aside):
     """M has not told of a session that H knows: what has become of it? u64 incarnation."""
 
     def __init__(self, incarnation: int) -> None:
         self.incarnation = incarnation
 
-    def kind(self) -> int:
-        return ASKED
-
-    def fields(self) -> bytes:
-        return _ONE.pack(self.incarnation)
+    def encode(self) -> bytes:
+        return _ONE.pack(ASKED, self.incarnation)
 
 
-class Enlisted(GroupFrame):
+class Enlisted(Aside):
     """M has told of all its sessions that have to do with groups at H; H asks about the others. Empty."""
 
-    def kind(self) -> int:
-        return ENLISTED
-
-    def fields(self) -> bytes:
-        return b""
+    def encode(self) -> bytes:
+        return bytes([ENLISTED])
 
 
-class Present(GroupFrame):
+class Present(Aside):
     """The client of a session is connected: u64 incarnation, u64 connection, u64 granted, u8 version, u32 Maximum Packet
     Size."""
 
@@ -202,30 +167,24 @@ class Present(GroupFrame):
         self.version = version
         self.max_packet_size = max_packet_size
 
-    def kind(self) -> int:
-        return PRESENT
-
-    def fields(self) -> bytes:
+    def encode(self) -> bytes:
         return _PRESENT.pack(
-            self.incarnation, self.connection, self.granted, self.version, self.max_packet_size
+            PRESENT, self.incarnation, self.connection, self.granted, self.version, self.max_packet_size
         )
 
 
-class Absent(GroupFrame):
+class Absent(Aside):
     """The client is connected no more: u64 incarnation, u64 connection."""
 
     def __init__(self, incarnation: int, connection: int) -> None:
         self.incarnation = incarnation
         self.connection = connection
 
-    def kind(self) -> int:
-        return ABSENT
-
-    def fields(self) -> bytes:
-        return _TWO.pack(self.incarnation, self.connection)
+    def encode(self) -> bytes:
+        return _TWO.pack(ABSENT, self.incarnation, self.connection)
 
 
-class Granted(GroupFrame):
+class Granted(Aside):
     """So many entries may be lent on this connection in all: u64 incarnation, u64 connection, u64 granted."""
 
     def __init__(self, incarnation: int, connection: int, granted: int) -> None:
@@ -233,14 +192,11 @@ class Granted(GroupFrame):
         self.connection = connection
         self.granted = granted
 
-    def kind(self) -> int:
-        return GRANTED
-
-    def fields(self) -> bytes:
-        return _THREE.pack(self.incarnation, self.connection, self.granted)
+    def encode(self) -> bytes:
+        return _THREE.pack(GRANTED, self.incarnation, self.connection, self.granted)
 
 
-class Finished(GroupFrame):
+class Finished(Aside):
     """What became of a draw: u64 incarnation, u64 connection, u64 granted, u64 group, u64 serial, u16 packet id, u8 an
     outcome, and 4 for QoS 2."""
 
@@ -264,16 +220,13 @@ class Finished(GroupFrame):
         self.outcome = outcome
         self.qos = qos
 
-    def kind(self) -> int:
-        return FINISHED
-
-    def fields(self) -> bytes:
+    def encode(self) -> bytes:
         outcome = self.outcome | (4 if self.qos == 2 else 0)
         numbers = (self.incarnation, self.connection, self.granted, self.group, self.serial)
-        return _FINISHED.pack(*numbers, self.draw, outcome)
+        return _FINISHED.pack(FINISHED, *numbers, self.draw, outcome)
 
 
-class Drawn(GroupFrame):
+class Drawn(Aside):
     """An entry for a member: u64 incarnation, u64 connection, u64 group, u64 serial, u16 packet id, u8 first byte of its
     PUBLISH, u16 length and the encoded Subscription Identifiers, then a MESSAGE record. At QoS 0 it is of no group. On
     connection 0, which there never is, it asks whether the session has it, and the message is empty."""
@@ -298,95 +251,97 @@ class Drawn(GroupFrame):
         self.ids = ids
         self.message = message
 
-    def kind(self) -> int:
-        return DRAWN
-
-    def fields(self) -> bytes:
+    def encode(self) -> bytes:
         out = BytesWriter()
         numbers = (self.incarnation, self.connection, self.group, self.serial)
-        out.write(_DRAWN.pack(*numbers, self.draw, self.first, len(self.ids)))
+        out.write(_DRAWN.pack(DRAWN, *numbers, self.draw, self.first, len(self.ids)))
         out.write(self.ids)
         self.message.encode_into(out)
         return out.getvalue()
 
 
-def decode_group_frame(data: bytes) -> GroupFrame:
-    """Return the frame of these bytes. Raises CorruptRecord, ValueError, struct.error."""
-    kind = data[0]
-    if kind == DRAWN:
-        return _decode_drawn(data)
-    if kind == FINISHED:
-        inc, connection, granted, group, serial, draw, outcome = _FINISHED.unpack(data[1:])
-        _check([inc, connection, granted, group, serial])
-        qos = 2 if outcome & 4 else 1
-        return Finished(inc, connection, granted, group, serial, draw, outcome & 3, qos)
-    if kind == ENROL:
-        return _decode_enrol(data)
-    if kind == PRESENT:
-        inc, connection, granted, version, size = _PRESENT.unpack(data[1:])
-        _check([inc, connection, granted])
-        return Present(inc, connection, granted, version, size)
-    return _decode_numbers(data, kind)
+# From bytes. Each raises CorruptRecord, ValueError, struct.error.
 
 
-def _decode_numbers(data: bytes, kind: int) -> GroupFrame:
-    if kind in (ENLISTED, MEET) and len(data) == 1:
-        return Meet() if kind == MEET else Enlisted()
-    layout = _THREE if kind == GRANTED else _TWO if kind in (ABSENT, SETTLED) else _ONE
-    numbers: list[int] = list(layout.unpack(data[1:]))
-    _check(numbers)
-    if kind == GRANTED:
-        return Granted(numbers[0], numbers[1], numbers[2])
-    if kind == ABSENT:
-        return Absent(numbers[0], numbers[1])
-    if kind == SETTLED:
-        return Settled(numbers[0], numbers[1])
+def _decode_empty(data: bytes) -> Frame:
+    if len(data) > 1:
+        raise CorruptRecord(f"{len(data) - 1} bytes behind a frame of kind {data[0]}")
+    return Meet() if data[0] == MEET else Enlisted()
+
+
+def _decode_one(data: bytes) -> Frame:
+    kind, number = _ONE.unpack(data)
+    checked(number)
     if kind == ENROLLED:
-        return Enrolled(numbers[0])
-    if kind == ASKED:
-        return Asked(numbers[0])
-    if kind == WELCOME:
-        return Welcome(numbers[0])
-    raise CorruptRecord(f"a frame of kind {kind} and {len(data)} bytes")
+        return Enrolled(number)
+    return Asked(number) if kind == ASKED else Welcome(number)
 
 
-def _check(numbers: list[int]) -> None:
-    """Raise ValueError for a number above what an offset may be."""
-    for number in numbers:
-        if number > _NUMBER_MAX:
-            raise ValueError(f"{number} is too large")
+def _decode_two(data: bytes) -> Frame:
+    kind, first, second = _TWO.unpack(data)
+    checked(max(first, second))
+    return Absent(first, second) if kind == ABSENT else Settled(first, second)
 
 
-def _decode_enrol(data: bytes) -> Enrol:
-    number, incarnation, life, tenant_len = _ENROL.unpack_from(data, 1)
-    at = 1 + _ENROL.size
-    tenant, at = _text(data, at, tenant_len)
+def _decode_granted(data: bytes) -> Frame:
+    _, inc, connection, granted = _THREE.unpack(data)
+    checked(max(inc, connection, granted))
+    return Granted(inc, connection, granted)
+
+
+def _decode_present(data: bytes) -> Frame:
+    _, inc, connection, granted, version, size = _PRESENT.unpack(data)
+    checked(max(inc, connection, granted))
+    return Present(inc, connection, granted, version, size)
+
+
+def _decode_finished(data: bytes) -> Frame:
+    _, inc, connection, granted, group, serial, draw, outcome = _FINISHED.unpack(data)
+    checked(max(inc, connection, granted, group, serial))
+    qos = 2 if outcome & 4 else 1
+    return Finished(inc, connection, granted, group, serial, draw, outcome & 3, qos)
+
+
+def _decode_enrol(data: bytes) -> Frame:
+    _, number, incarnation, life, tenant_len = _ENROL.unpack_from(data)
+    checked(max(number, incarnation))
+    at = _ENROL.size + tenant_len
+    tenant = text(data, _ENROL.size, tenant_len)
     rows: list[SubscriptionRow] = []
     left: list[str] = []
     while at < len(data):
         options, identifier, length = _ROW.unpack_from(data, at)
-        name, at = _text(data, at + _ROW.size, length)
+        name = text(data, at + _ROW.size, length)
+        at += _ROW.size + length
         if options == _LEFT:
             left.append(name)
         else:
             rows.append(SubscriptionRow(name, options & 3, False, options & 4 != 0, 2, identifier))
-    _check([number, incarnation])
     return Enrol(number, incarnation, life, tenant, rows, left)
 
 
-def _text(data: bytes, at: int, length: int) -> tuple[str, int]:
-    end = at + length
-    if end > len(data):
-        raise CorruptRecord(f"a name runs past its frame by {end - len(data)} bytes")
-    return data[at:end].decode("utf-8"), end
-
-
-def _decode_drawn(data: bytes) -> Drawn:
-    inc, connection, group, serial, draw, first, ids_len = _DRAWN.unpack_from(data, 1)
-    _check([inc, connection, group, serial])
-    at: i64 = 1 + _DRAWN.size
+def _decode_drawn(data: bytes) -> Frame:
+    _, inc, connection, group, serial, draw, first, ids_len = _DRAWN.unpack_from(data)
+    checked(max(inc, connection, group, serial))
+    at: i64 = _DRAWN.size
     begin: i64 = at + ids_len
     record, end = decode_record(data, begin)
     if end != len(data) or not isinstance(record, Message) or record.kind != KIND_MESSAGE:
         raise CorruptRecord(f"a frame of kind {DRAWN} with a record of kind {record.kind}")
     return Drawn(inc, connection, group, serial, draw, first, data[at:begin], record)
+
+
+DECODERS: Final[dict[int, Callable[[bytes], Frame]]] = {
+    WELCOME: _decode_one,
+    ENROLLED: _decode_one,
+    DRAWN: _decode_drawn,
+    SETTLED: _decode_two,
+    ENROL: _decode_enrol,
+    ENLISTED: _decode_empty,
+    PRESENT: _decode_present,
+    ABSENT: _decode_two,
+    GRANTED: _decode_granted,
+    FINISHED: _decode_finished,
+    ASKED: _decode_one,
+    MEET: _decode_empty,
+}

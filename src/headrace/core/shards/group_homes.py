@@ -31,10 +31,9 @@ from headrace.core.records.message import NO_EXPIRY, Message
 from headrace.core.records.record import DROP_SESSION_ENDED, FLAG_QOS, FLAG_RETAIN, FLAG_V5, FLAG_WILL
 from headrace.core.records.stream_record import RETURNED, stream_record
 from headrace.core.shards import group_frames as frames
-from headrace.core.shards.group_frames import GroupFrame
 from headrace.core.shards.group_wires import GroupWires
 from headrace.core.shards.holding import Held, Holding
-from headrace.core.shards.peer import Wire
+from headrace.core.shards.peer import Hearing, Wire
 from headrace.core.state.groups import Draw, Group, draws_of, groups_of, membership_of
 from headrace.core.state.queue import REF_QOS
 from headrace.core.state.session import DEVICE, NEVER_EXPIRES, Session
@@ -117,24 +116,21 @@ class GroupHomes:
         for stand in [stand for stand in self._members.values() if stand.shard == shard]:
             self._depart(stand)
 
-    def heard(self, shard: int, wire: Wire, frame: GroupFrame) -> None:
-        """Do what the shard of members says on its newest wire."""
-        if isinstance(frame, frames.Finished):
-            self._finished(shard, wire, frame)
-        elif isinstance(frame, frames.Granted):
-            self._granted(shard, frame)
-        elif isinstance(frame, frames.Present):
-            self._present(shard, wire, frame)
-        elif isinstance(frame, frames.Absent):
-            self._absent(shard, frame)
-        elif isinstance(frame, frames.Enrol):
-            self._enrol(shard, wire, frame)
-        elif isinstance(frame, frames.Enlisted):
-            self._ask(shard, wire)
-            self._enlisted[shard] = wire
+    def hears(self, of_follower: Hearing[Wire]) -> None:
+        """Say what is done with what the shard of members says on its newest wire."""
+        of_follower.on(frames.Finished, self._finished)
+        of_follower.on(frames.Granted, self._granted)
+        of_follower.on(frames.Present, self._present)
+        of_follower.on(frames.Absent, self._absent)
+        of_follower.on(frames.Enrol, self._enrol)
+        of_follower.on(frames.Enlisted, self._enlist)
 
-    def _absent(self, shard: int, frame: frames.Absent) -> None:
-        stand = self._members.get((shard, frame.incarnation))
+    def _enlist(self, wire: Wire, frame: frames.Enlisted) -> None:
+        self._ask(wire.far, wire)
+        self._enlisted[wire.far] = wire
+
+    def _absent(self, wire: Wire, frame: frames.Absent) -> None:
+        stand = self._members.get((wire.far, frame.incarnation))
         link = None if stand is None else stand.link()
         if stand is not None and link is not None and link.connection == frame.connection:
             self._depart(stand)
@@ -165,8 +161,9 @@ class GroupHomes:
 
     # Who is a member
 
-    def _enrol(self, shard: int, wire: Wire, frame: frames.Enrol) -> None:
+    def _enrol(self, wire: Wire, frame: frames.Enrol) -> None:
         """Make the subscriptions of a stand-in those that its session has there; answer when that is durable."""
+        shard = wire.far
         key = (shard, frame.incarnation)
         self._listed.setdefault(shard, set()).add(frame.incarnation)
         if frame.life in (frames.ENDED, frames.HAS_NOTHING):
@@ -245,8 +242,8 @@ class GroupHomes:
 
     # Which of them are connected
 
-    def _present(self, shard: int, wire: Wire, frame: frames.Present) -> None:
-        stand = self._members.get((shard, frame.incarnation))
+    def _present(self, wire: Wire, frame: frames.Present) -> None:
+        stand = self._members.get((wire.far, frame.incarnation))
         if stand is None:
             return
         before = stand.link()
@@ -288,15 +285,15 @@ class GroupHomes:
 
     # What became of draws
 
-    def _granted(self, shard: int, frame: frames.Granted) -> None:
-        stand = self._members.get((shard, frame.incarnation))
+    def _granted(self, wire: Wire, frame: frames.Granted) -> None:
+        stand = self._members.get((wire.far, frame.incarnation))
         link = None if stand is None else stand.link()
         if stand is not None and link is not None and link.connection == frame.connection:
             link.grant(frame.granted)
             self._delivery.pump(stand.session)
 
-    def _finished(self, shard: int, wire: Wire, frame: frames.Finished) -> None:
-        stand = self._members.get((shard, frame.incarnation))
+    def _finished(self, wire: Wire, frame: frames.Finished) -> None:
+        stand = self._members.get((wire.far, frame.incarnation))
         group = self._fold.groups.get(frame.group)
         draw = None if group is None else group.drawn.get(frame.serial)
         if stand is not None:

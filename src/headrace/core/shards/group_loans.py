@@ -25,7 +25,7 @@ from headrace.core.records.stream_record import (
 )
 from headrace.core.shards import group_frames as frames
 from headrace.core.shards.group_frames import DONE, NOT_ALLOWED, UNSENT
-from headrace.core.shards.peer import Wire
+from headrace.core.shards.peer import Frame, Hearing, Wire
 from headrace.core.state.away import Away, Borrowing, Loan, borrowing_of
 from headrace.core.state.free_ids import free_draw_id, has_free_id
 from headrace.core.state.session import Session
@@ -54,8 +54,14 @@ class GroupLoans(Lending):
 
     # What comes
 
-    def drawn(self, home: int, frame: frames.Drawn) -> None:
+    def hears(self, of_home: Hearing[Wire]) -> None:
+        """Say what is done with what homes say of entries."""
+        of_home.on(frames.Drawn, self._drawn)
+        of_home.on(frames.Settled, self._settled)
+
+    def _drawn(self, wire: Wire, frame: frames.Drawn) -> None:
         """Take what a home has drawn for a session here."""
+        home = wire.far
         session = self._fold.by_incarnation.get(frame.incarnation)
         if session is None:
             return  # it has ended, which its home hears, or has heard
@@ -94,9 +100,9 @@ class GroupLoans(Lending):
         if borrowing.arrived and session not in self._waiting:
             self._waiting[session] = self._worker.clock.mono_ms
 
-    def settled(self, home: int, frame: frames.Settled) -> None:
+    def _settled(self, wire: Wire, frame: frames.Settled) -> None:
         """Forget a loan that its home knows to be completed."""
-        loan = self._away.loans.get((home, frame.group, frame.serial))
+        loan = self._away.loans.get((wire.far, frame.group, frame.serial))
         if loan is not None and loan.completed:
             self._away.settle(loan)
             self._note(LENT_SETTLED, loan, 0)
@@ -308,7 +314,7 @@ class GroupLoans(Lending):
         numbers = (loan.incarnation, loan.connection, granted, loan.group, loan.serial)
         self._say(loan.home, frames.Finished(*numbers, loan.draw, outcome, loan.qos))
 
-    def _say(self, home: int, frame: frames.GroupFrame) -> None:
+    def _say(self, home: int, frame: Frame) -> None:
         wire = self.wires.get(home)
         if wire is not None:
             wire.say(frame)

@@ -19,11 +19,10 @@ from headrace.core.outbound.group_delivery import Lending
 from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.records.event import SubscriptionRow
 from headrace.core.shards import group_frames as frames
-from headrace.core.shards.group_frames import GroupFrame
 from headrace.core.shards.group_loans import GroupLoans
 from headrace.core.shards.group_wires import GroupWires
 from headrace.core.shards.holding import Held
-from headrace.core.shards.peer import Wire
+from headrace.core.shards.peer import Hearing, Wire
 from headrace.core.state.away import Away, AwayListener, Borrowing, Lender, borrowing_of
 from headrace.core.state.session import Session
 from headrace.core.state.state import Fold
@@ -149,20 +148,19 @@ class GroupMembers(Lending):
         self._pending = {key: entry for key, entry in self._pending.items() if key[0] != home}
         self._unanswered = {number: key for number, key in self._unanswered.items() if key[0] != home}
 
-    def heard(self, home: int, frame: GroupFrame) -> None:
-        """Do what a home says on the wire to it."""
-        if isinstance(frame, frames.Drawn):
-            self.loans.drawn(home, frame)
-        elif isinstance(frame, frames.Settled):
-            self.loans.settled(home, frame)
-        elif isinstance(frame, frames.Asked):
-            self._commit.defer(_Asked(self, home, frame.incarnation))
-        elif isinstance(frame, frames.Enrolled):
-            self._silent.discard(home)
-            self._note_enrolled(frame.number)
+    def hears(self, of_home: Hearing[Wire]) -> None:
+        """Say what is done with what a home says on the wire to it."""
+        self.loans.hears(of_home)
+        of_home.on(frames.Asked, self._asked)
+        of_home.on(frames.Enrolled, self._note_enrolled)
 
-    def _note_enrolled(self, number: int) -> None:
+    def _asked(self, wire: Wire, frame: frames.Asked) -> None:
+        self._commit.defer(_Asked(self, wire.far, frame.incarnation))
+
+    def _note_enrolled(self, wire: Wire, frame: frames.Enrolled) -> None:
         """Note that a home has what it was told under a number, unless it was told something newer since."""
+        self._silent.discard(wire.far)
+        number = frame.number
         home, incarnation, filters = self._unanswered.pop(number, (0, 0, []))
         pending = self._pending.get((home, incarnation), {})
         for topic_filter in filters:

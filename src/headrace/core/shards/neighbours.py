@@ -28,16 +28,15 @@ from headrace.core.shards.alone import Alone
 from headrace.core.shards.answering import Answering
 from headrace.core.shards.asking import Asking
 from headrace.core.shards.followed import Followed
-from headrace.core.shards.group_frames import GroupFrame, Meet, Welcome
+from headrace.core.shards.group_frames import Meet, Welcome
 from headrace.core.shards.group_homes import GroupHomes
 from headrace.core.shards.group_members import Enrolment, GroupMembers
 from headrace.core.shards.group_wires import GroupWires
 from headrace.core.shards.holding import Held, Holding
 from headrace.core.shards.intake import Intake
-from headrace.core.shards.peer import Frame, Hello, Wire
-from headrace.core.shards.queue_frames import QueueFrame
+from headrace.core.shards.peer import Aside, Frame, Hearing, Hello, Wire
 from headrace.core.shards.queue_port import QueuePort
-from headrace.core.shards.retained_frames import Answered, RetainedFrame, Sought
+from headrace.core.shards.retained_frames import Answered, Asked, Forgotten, More, Sought
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.sending import Sender, home_of
 from headrace.core.shards.shared_disk import SharedDisk
@@ -105,6 +104,50 @@ class Neighbours(Alone, Waker):
         self.queues = queues
         self.homes = GroupHomes(fold, commit, delivery, worker, self._holding, wires)
         self.members = GroupMembers(shard, fold, commit, delivery, worker, wires, settings.answer_within_ms)
+        self._of_source, self._of_follower = self._hear_sources(), self._hear_followers()
+        self._aside_of_source, self._aside_of_follower = self._hear_asides()
+
+    def _hear_sources(self) -> Hearing[Taker]:
+        """Return what is done with what the shards say that are followed: but for copies and messages, which are many."""
+        of_source: Hearing[Taker] = Hearing()
+        clock = self._worker.clock
+        of_source.on(peer.Looked, lambda taker, frame: taker.looked(frame.offset))
+        of_source.on(peer.Started, lambda taker, frame: taker.started(frame, clock.now_us))
+        of_source.on(peer.Kept, lambda taker, _: taker.kept(clock.now_us))
+        of_source.on(peer.Confirmed, self._confirmed)
+        of_source.on(Answered, lambda taker, frame: self.asking.answered(taker.source, frame))
+        return of_source
+
+    def _hear_followers(self) -> Hearing[Sender]:
+        """Return what is done with what the shards say that follow."""
+        of_follower: Hearing[Sender] = Hearing()
+        answering = self._answering
+        of_follower.on(peer.Announced, self._announced)
+        of_follower.on(peer.Follow, self._follow)
+        of_follower.on(peer.Wanted, self._wants)
+        of_follower.on(peer.Unwanted, self._wants_no_more)
+        of_follower.on(peer.Granted, lambda sender, frame: sender.grant(frame.granted))
+        of_follower.on(
+            peer.Durable, lambda sender, frame: self._followed.tell(sender.shard, int(frame.offset))
+        )
+        of_follower.on(peer.Filled, lambda sender, frame: self.disk.told(sender.shard, frame.full))
+        of_follower.on(Asked, lambda sender, frame: answering.asked(sender.slot, sender.wire, frame))
+        of_follower.on(More, lambda sender, frame: answering.more(sender.slot, frame))
+        of_follower.on(Forgotten, lambda sender, frame: answering.forgotten(sender.slot, frame))
+        of_follower.on(Sought, lambda sender, _: self._look(sender))
+        return of_follower
+
+    def _hear_asides(self) -> tuple[Hearing[Wire], Hearing[Wire]]:
+        """Return what is done with what is said of groups and topic queues, by shards that are followed and by those that
+        follow."""
+        of_source: Hearing[Wire] = Hearing()
+        of_follower: Hearing[Wire] = Hearing()
+        of_source.on(Welcome, self._welcomed)
+        of_follower.on(Meet, lambda wire, _: self._greet(self._by_shard[wire.far]))
+        self.members.hears(of_source)
+        self.homes.hears(of_follower)
+        self.queues.hears(of_source, of_follower)
+        return of_source, of_follower
 
     def begin(self, epoch: int) -> None:
         self.epoch = epoch
@@ -224,17 +267,15 @@ class Neighbours(Alone, Waker):
             return
         taker = self._takers.get(wire.far)
         if taker is not None and taker.wire is wire:
-            self._from_source(taker, frame)
+            self._from_source(taker, wire, frame)
             return
         sender = self._by_shard.get(wire.far)
         if sender is None or sender.wire is not wire:
             return
-        if isinstance(frame, peer.Filled):
-            self.disk.told(sender.shard, frame.full)
-        elif not isinstance(frame, QueueFrame):
-            self._of_follower(sender, frame)
+        if isinstance(frame, Aside):
+            self._aside_of_follower.hear(wire, frame)
         else:
-            self.queues.asked(sender.shard, wire, frame)
+            self._of_follower.hear(sender, frame)
 
     def _greeted(self, wire: Wire, hello: Hello) -> None:
         """Let somebody follow who has said HELLO: the newest owner of a shard is believed, on its newest wire."""
@@ -288,8 +329,9 @@ class Neighbours(Alone, Waker):
         if self._senders.get(sender.slot) is sender:
             sender.wire.say(Welcome(self.epoch))
 
-    def _welcomed(self, taker: Taker, wire: Wire, epoch: int) -> None:
+    def _welcomed(self, wire: Wire, frame: Welcome) -> None:
         """Go on with the owner of a shard that has answered: an older one than was talked to is left alone."""
+        taker, epoch = self._takers[wire.far], frame.epoch
         if epoch < self._owner(taker.source):
             self.older_sources[taker.source] = (epoch, self._owner(taker.source))
             self._cut(taker)
@@ -326,32 +368,18 @@ class Neighbours(Alone, Waker):
         else:
             self.routes.close(sender.slot)
 
-    def _of_follower(self, sender: Sender, frame: Frame) -> None:
-        routes, slot = self.routes, sender.slot
-        if isinstance(frame, peer.Announced):
-            for tenant, topic_filter in frame.filters:
-                routes.add(slot, tenant, topic_filter)
-        elif isinstance(frame, peer.Follow):
-            self._follow(sender, frame)
-        elif isinstance(frame, peer.Wanted):
-            routes.add(slot, frame.tenant, frame.topic_filter)
-            sender.look_again()
-            self._look(sender)  # whatever it did not look for with this filter is below
-            sender.wire.say(peer.Confirmed(frame.number))
-        elif isinstance(frame, peer.Unwanted):
-            routes.remove(slot, frame.tenant, frame.topic_filter)
-        elif isinstance(frame, peer.Granted):
-            sender.grant(frame.granted)
-        elif isinstance(frame, peer.Durable):
-            self._followed.tell(sender.shard, int(frame.offset))
-        elif isinstance(frame, Sought):
-            self._look(sender)
-        elif isinstance(frame, RetainedFrame):
-            self._answering.heard(slot, sender.wire, frame)
-        elif isinstance(frame, Meet):
-            self._greet(sender)
-        elif isinstance(frame, GroupFrame):
-            self.homes.heard(sender.shard, sender.wire, frame)
+    def _announced(self, sender: Sender, frame: peer.Announced) -> None:
+        for tenant, topic_filter in frame.filters:
+            self.routes.add(sender.slot, tenant, topic_filter)
+
+    def _wants(self, sender: Sender, frame: peer.Wanted) -> None:
+        self.routes.add(sender.slot, frame.tenant, frame.topic_filter)
+        sender.look_again()
+        self._look(sender)  # whatever it did not look for with this filter is below
+        sender.wire.say(peer.Confirmed(frame.number))
+
+    def _wants_no_more(self, sender: Sender, frame: peer.Unwanted) -> None:
+        self.routes.remove(sender.slot, frame.tenant, frame.topic_filter)
 
     def _look(self, sender: Sender) -> None:
         """Say how far a sender has looked now."""
@@ -397,23 +425,15 @@ class Neighbours(Alone, Waker):
         if absent is not None:
             self.routes.close(absent)
 
-    def _from_source(self, taker: Taker, frame: Frame) -> None:
+    def _from_source(self, taker: Taker, wire: Wire, frame: Frame) -> None:
         """Go on with what a shard says that is followed. What belongs to its stream, or is told behind it, waits for what
         has come before; what groups and topic queues say does not."""
-        if isinstance(frame, QueueFrame):
-            self.queues.heard(taker.source, frame)
-        elif isinstance(frame, GroupFrame):
-            self._of_home(taker, frame)
+        if isinstance(frame, Aside):
+            self._aside_of_source.hear(wire, frame)
         elif taker.inbox or not self.intake.open:
             taker.inbox.append(frame)
         else:
-            self._of_source(taker, frame)
-
-    def _of_home(self, taker: Taker, frame: GroupFrame) -> None:
-        if not isinstance(frame, Welcome):
-            self.members.heard(taker.source, frame)
-        elif taker.wire is not None:
-            self._welcomed(taker, taker.wire, frame.epoch)
+            self._take(taker, frame)
 
     def _take_on(self) -> bool:
         """Take what has had to wait, as much as one pass of the loop should, of all streams in turn: the first one is who
@@ -435,13 +455,14 @@ class Neighbours(Alone, Waker):
     def _take_one(self, taker: Taker) -> None:
         """Take the next of what has had to wait. What that raises cuts this stream: it begins again on another wire."""
         try:
-            self._of_source(taker, taker.inbox.popleft())
+            self._take(taker, taker.inbox.popleft())
         except Exception as error:  # noqa: BLE001
             self._worker.contain("peer", None, error)
             self._cut(taker)
             self._holding.release()
 
-    def _of_source(self, taker: Taker, frame: Frame) -> None:
+    def _take(self, taker: Taker, frame: Frame) -> None:
+        """Take what is next on a stream."""
         if isinstance(frame, peer.Copied):
             try:
                 self._copied(taker, frame)
@@ -451,17 +472,12 @@ class Neighbours(Alone, Waker):
                 self._holding.release()
         elif isinstance(frame, peer.Passed):
             taker.passed(frame.message)
-        elif isinstance(frame, peer.Looked):
-            taker.looked(frame.offset)
-        elif isinstance(frame, peer.Started):
-            taker.started(frame, self._worker.clock.now_us)
-        elif isinstance(frame, peer.Kept):
-            taker.kept(self._worker.clock.now_us)
-        elif isinstance(frame, peer.Confirmed):
-            taker.confirm(frame.number, self._holding.number, self._worker.clock.mono_ms)
-            self._holding.release()
-        elif isinstance(frame, Answered):
-            self.asking.answered(taker.source, frame)
+        else:
+            self._of_source.hear(taker, frame)
+
+    def _confirmed(self, taker: Taker, frame: peer.Confirmed) -> None:
+        taker.confirm(frame.number, self._holding.number, self._worker.clock.mono_ms)
+        self._holding.release()
 
     def _copied(self, taker: Taker, frame: peer.Copied) -> None:
         """Append the next copy of a stream; before it the queue of its topic, where it is to begin one. Raises

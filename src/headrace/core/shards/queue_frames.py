@@ -25,6 +25,7 @@ endian, names UTF-8. A frame that is none of these is refused.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
 from librt.strings import BytesWriter
@@ -33,10 +34,9 @@ from mypy_extensions import i64
 from headrace.core.ports.voice import Draught
 from headrace.core.records.message import Message, decode_record
 from headrace.core.records.record import FLAG_QOS, FLAG_V5, KIND_MESSAGE
-from headrace.core.shards.peer import Frame
+from headrace.core.shards.peer import Aside, Frame, checked
 from headrace.errors import CorruptRecord
 
-FIRST_QUEUE_KIND: Final = 64
 REQUESTED: Final = 64
 DEPARTED: Final = 65
 TAKEN: Final = 66
@@ -47,7 +47,6 @@ REFUSED: Final = 70
 CLAIMED: Final = 71
 DECIDED: Final = 72
 TOLD: Final = 73
-LAST_QUEUE_KIND: Final = 73
 
 # What a consumer asks for.
 JOINS: Final = 1
@@ -56,7 +55,6 @@ PULLS: Final = 3
 ACKS: Final = 4
 
 ID_BYTES: Final = 16
-_NUMBER_MAX: Final = (1 << 63) - 1
 _KEPT_FLAGS: Final = FLAG_QOS | FLAG_V5
 _OVERHEAD_BYTES: Final = 200  # that a message counts as, beside topic and payload
 _NUMBER: Final = struct.Struct("<Q")
@@ -68,15 +66,11 @@ _CLAIMED: Final = struct.Struct("<QBBH")
 _TOLD: Final = struct.Struct("<BH")
 
 
-class QueueFrame(Frame):
+class QueueFrame(Aside):
     """One thing that is said about topic queues; `connection` is the number of the connection that it is about."""
 
     def __init__(self, connection: int) -> None:
         self.connection = connection
-
-    def encode(self) -> bytes:
-        """Return the bytes of the frame, its kind first."""
-        raise NotImplementedError
 
 
 class Requested(QueueFrame):
@@ -242,31 +236,22 @@ class Told(QueueFrame):
         return b"".join([head, tenant, client_id, self.user.encode("utf-8")])
 
 
-def decode_queue_frame(data: bytes) -> QueueFrame:
-    """Return the frame of these bytes. Raises CorruptRecord, ValueError, struct.error."""
-    kind = data[0]
-    if kind >= CLAIMED:
-        return _decode_of_device(data)
-    if kind == POURED:
-        return _decode_poured(data)
-    if kind == REQUESTED:
-        return _decode_requested(data)
-    if kind == NOTIFIED:
-        return _decode_notified(data)
-    if kind == ANSWERED:
-        connection, verb, code = _ANSWERED.unpack(data[1:])
-        return Answered(_checked(connection), _verb(verb), code)
-    if kind == REFUSED:
-        connection, code = _REFUSED.unpack_from(data, 1)
-        return Refused(_checked(connection), code, data[1 + _REFUSED.size :].decode("utf-8"))
-    number = _checked(_NUMBER.unpack(data[1:])[0])
-    return Taken(number) if kind == TAKEN else Departed(number)
+# From bytes. Each raises CorruptRecord, ValueError, struct.error.
 
 
-def _checked(number: int) -> int:
-    if number > _NUMBER_MAX:
-        raise ValueError(f"{number} is too large")
-    return number
+def _decode_number(data: bytes) -> Frame:
+    number = checked(_NUMBER.unpack(data[1:])[0])
+    return Taken(number) if data[0] == TAKEN else Departed(number)
+
+
+def _decode_answered(data: bytes) -> Frame:
+    connection, verb, code = _ANSWERED.unpack(data[1:])
+    return Answered(checked(connection), _verb(verb), code)
+
+
+def _decode_refused(data: bytes) -> Frame:
+    connection, code = _REFUSED.unpack_from(data, 1)
+    return Refused(checked(connection), code, data[1 + _REFUSED.size :].decode("utf-8"))
 
 
 def _verb(verb: int) -> int:
@@ -286,45 +271,48 @@ def _parts(data: bytes, at: int, lengths: list[int]) -> tuple[list[bytes], int]:
     return found, at
 
 
-def _decode_of_device(data: bytes) -> QueueFrame:
-    kind = data[0]
-    if kind == DECIDED:
-        number, code = _REFUSED.unpack(data[1:])
-        return Decided(_checked(number), code)
-    if kind == TOLD:
-        parts, at = _parts(data, 1 + _TOLD.size, list(_TOLD.unpack_from(data, 1)))
-        return Told(parts[0].decode("utf-8"), parts[1].decode("utf-8"), data[at:].decode("utf-8"))
+def _decode_decided(data: bytes) -> Frame:
+    number, code = _REFUSED.unpack(data[1:])
+    return Decided(checked(number), code)
+
+
+def _decode_told(data: bytes) -> Frame:
+    parts, at = _parts(data, 1 + _TOLD.size, list(_TOLD.unpack_from(data, 1)))
+    return Told(parts[0].decode("utf-8"), parts[1].decode("utf-8"), data[at:].decode("utf-8"))
+
+
+def _decode_claimed(data: bytes) -> Frame:
     number, named, *lengths = _CLAIMED.unpack_from(data, 1)
     parts, at = _parts(data, 1 + _CLAIMED.size, lengths)
     if named > 1 or (len(data) > at and not named):
         raise CorruptRecord(f"a user of {len(data) - at} bytes in a claim of {named}")
     user = data[at:].decode("utf-8") if named else None
-    return Claimed(_checked(number), parts[0].decode("utf-8"), parts[1].decode("utf-8"), user)
+    return Claimed(checked(number), parts[0].decode("utf-8"), parts[1].decode("utf-8"), user)
 
 
-def _decode_requested(data: bytes) -> Requested:
+def _decode_requested(data: bytes) -> Frame:
     connection, verb, most, wait_ms, *lengths = _REQUESTED.unpack_from(data, 1)
     parts, at = _parts(data, 1 + _REQUESTED.size, lengths)
     if (len(data) - at) % ID_BYTES or (len(data) > at and verb != ACKS):
         raise CorruptRecord(f"{len(data) - at} bytes of ids behind a request of kind {verb}")
     ids = [data[start : start + ID_BYTES] for start in range(at, len(data), ID_BYTES)]
     tenant = parts[0].decode("utf-8")
-    number = _checked(connection)
+    number = checked(connection)
     user, device = parts[4].decode("utf-8"), parts[5].decode("utf-8")
     names = (parts[1], parts[2], parts[3])
     return Requested(number, _verb(verb), tenant, *names, most, wait_ms, ids, user, device)
 
 
-def _decode_notified(data: bytes) -> Notified:
+def _decode_notified(data: bytes) -> Frame:
     connection, available, *lengths = _NOTIFIED.unpack_from(data, 1)
     parts, at = _parts(data, 1 + _NOTIFIED.size, lengths)
     if at != len(data):
         raise CorruptRecord(f"{len(data) - at} bytes behind the names of a frame")
-    return Notified(_checked(connection), parts[0], parts[1], parts[2], _checked(available))
+    return Notified(checked(connection), parts[0], parts[1], parts[2], checked(available))
 
 
-def _decode_poured(data: bytes) -> Poured:
-    connection = _checked(_NUMBER.unpack_from(data, 1)[0])
+def _decode_poured(data: bytes) -> Frame:
+    connection = checked(_NUMBER.unpack_from(data, 1)[0])
     at: i64 = 1 + _NUMBER.size
     messages: list[Draught] = []
     while at < len(data):
@@ -336,6 +324,20 @@ def _decode_poured(data: bytes) -> Poured:
         messages.append(Draught(data[at : at + ID_BYTES], flag == 1, record))
         at = end
     return Poured(connection, messages)
+
+
+DECODERS: Final[dict[int, Callable[[bytes], Frame]]] = {
+    REQUESTED: _decode_requested,
+    DEPARTED: _decode_number,
+    TAKEN: _decode_number,
+    ANSWERED: _decode_answered,
+    POURED: _decode_poured,
+    NOTIFIED: _decode_notified,
+    REFUSED: _decode_refused,
+    CLAIMED: _decode_claimed,
+    DECIDED: _decode_decided,
+    TOLD: _decode_told,
+}
 
 
 def weight_of_all(messages: list[Draught]) -> i64:

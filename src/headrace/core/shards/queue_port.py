@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from headrace.core.records.message import Message
-from headrace.core.shards.peer import Wire
-from headrace.core.shards.queue_frames import QueueFrame
+from headrace.core.shards.peer import Hearing, Wire
 
 
 class QueuePort:
     """The topic queues of one shard, and the consumers whose connections are here."""
+
+    def hears(self, of_home: Hearing[Wire], of_follower: Hearing[Wire]) -> None:
+        """Say what is done with what homes of queues say, and with what the shards of connections say, each on its newest
+        wire."""
+        raise NotImplementedError
 
     # As the shard of connections: on the wire on which it follows a home
 
@@ -20,10 +24,6 @@ class QueuePort:
         """Note that there is no wire to a home any more."""
         raise NotImplementedError
 
-    def heard(self, home: int, frame: QueueFrame) -> None:
-        """Do what a home says."""
-        raise NotImplementedError
-
     # As the shard where a device has published
 
     def user_of(self, message: Message) -> str:
@@ -32,10 +32,6 @@ class QueuePort:
         raise NotImplementedError
 
     # As a home: on the wire of a follower
-
-    def asked(self, shard: int, wire: Wire, frame: QueueFrame) -> None:
-        """Do what the shard of a connection says on its newest wire."""
-        raise NotImplementedError
 
     def closed(self, shard: int) -> None:
         """Note that the wire of a shard has ended, and so have all connections there, as seen from here."""

@@ -16,13 +16,14 @@ before it answers. Integers are little endian, names UTF-8. A frame that is none
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
 from librt.strings import BytesWriter
 
 from headrace.core.records.message import Copy, decode_record
 from headrace.core.records.record import KIND_COPY
-from headrace.core.shards.peer import Frame
+from headrace.core.shards.peer import Frame, checked, text
 from headrace.errors import CorruptRecord
 
 ASKED: Final = 32
@@ -36,12 +37,11 @@ ALL: Final = 0
 STORED: Final = 1  # QoS 1 and 2
 LIVE: Final = 2  # QoS 0
 
-_NUMBER: Final = struct.Struct("<Q")
+_NUMBER: Final = struct.Struct("<BQ")
 _COUNT: Final = struct.Struct("<H")
 _POSITION: Final = struct.Struct("<IQ")
 _ROW: Final = struct.Struct("<BH")
 _INDEX: Final = struct.Struct("<I")
-_NUMBER_MAX: Final = (1 << 63) - 1
 
 
 class RetainedFrame(Frame):
@@ -68,6 +68,11 @@ class Asked(RetainedFrame):
         self.tenant = tenant
         self.rows = rows
 
+    def encode(self) -> bytes:
+        tenant = self.tenant.encode("utf-8")
+        head = _NUMBER.pack(ASKED, self.number) + bytes([self.part]) + _positions(self.positions)
+        return head + bytes([len(tenant)]) + tenant + b"".join([_row(qos, name) for qos, name in self.rows])
+
 
 class More(RetainedFrame):
     """B wants the next page."""
@@ -76,13 +81,22 @@ class More(RetainedFrame):
         super().__init__(number)
         self.positions = positions
 
+    def encode(self) -> bytes:
+        return _NUMBER.pack(MORE, self.number) + _positions(self.positions)
+
 
 class Forgotten(RetainedFrame):
     """B wants no more of it."""
 
+    def encode(self) -> bytes:
+        return _NUMBER.pack(FORGOTTEN, self.number)
 
-class Sought(RetainedFrame):
-    """A has to know how far the other side has looked; of number 0."""
+
+class Sought(Frame):
+    """A has to know how far the other side has looked."""
+
+    def encode(self) -> bytes:
+        return bytes([SOUGHT])
 
 
 class Answered(RetainedFrame):
@@ -93,32 +107,14 @@ class Answered(RetainedFrame):
         self.last = last
         self.entries = entries
 
-
-def encode_retained(frame: RetainedFrame) -> bytes:
-    """Return the bytes of a frame."""
-    number = _NUMBER.pack(frame.number)
-    if isinstance(frame, Answered):
-        return _encode_answered(frame, number)
-    if isinstance(frame, Asked):
-        tenant = frame.tenant.encode("utf-8")
-        head = bytes([ASKED]) + number + bytes([frame.part]) + _positions(frame.positions)
-        return head + bytes([len(tenant)]) + tenant + b"".join([_row(qos, name) for qos, name in frame.rows])
-    if isinstance(frame, More):
-        return bytes([MORE]) + number + _positions(frame.positions)
-    if isinstance(frame, Forgotten):
-        return bytes([FORGOTTEN]) + number
-    return bytes([SOUGHT])
-
-
-def _encode_answered(frame: Answered, number: bytes) -> bytes:
-    out = BytesWriter()
-    out.append(ANSWERED)
-    out.write(number)
-    out.append(1 if frame.last else 0)
-    for index, copy in frame.entries:
-        out.write(_INDEX.pack(index))
-        copy.encode_into(out)
-    return out.getvalue()
+    def encode(self) -> bytes:
+        out = BytesWriter()
+        out.write(_NUMBER.pack(ANSWERED, self.number))
+        out.append(1 if self.last else 0)
+        for index, copy in self.entries:
+            out.write(_INDEX.pack(index))
+            copy.encode_into(out)
+        return out.getvalue()
 
 
 def _positions(positions: list[tuple[int, int]]) -> bytes:
@@ -132,40 +128,29 @@ def _row(qos: int, topic_filter: str) -> bytes:
     return _ROW.pack(qos, len(name)) + name
 
 
-def is_about_retained(kind: int) -> bool:
-    """Return whether frames of this kind are among those of this file."""
-    return ASKED <= kind <= ANSWERED
+# From bytes. Each raises CorruptRecord, ValueError, struct.error.
 
 
-def decode_retained(data: bytes) -> RetainedFrame:
-    """Return the frame of these bytes. Raises CorruptRecord, or what `struct` and UTF-8 raise."""
-    kind = data[0]
-    if kind == SOUGHT:
-        if len(data) > 1:
-            raise CorruptRecord(f"{len(data) - 1} bytes behind a frame of kind {kind}")
-        return Sought(0)
-    number = _checked(_NUMBER.unpack_from(data, 1)[0])
-    if kind == ANSWERED:
-        return _decode_answered(data, number)
-    if kind == FORGOTTEN:
-        _end(data, 1 + _NUMBER.size)
-        return Forgotten(number)
-    if kind == MORE:
-        positions, at = _decode_positions(data, 1 + _NUMBER.size)
-        _end(data, at)
-        return More(number, positions)
-    return _decode_asked(data, number)
+def _decode_sought(data: bytes) -> Frame:
+    _end(data, 1)
+    return Sought()
+
+
+def _decode_forgotten(data: bytes) -> Frame:
+    _, number = _NUMBER.unpack(data)
+    return Forgotten(checked(number))
+
+
+def _decode_more(data: bytes) -> Frame:
+    _, number = _NUMBER.unpack_from(data)
+    positions, at = _decode_positions(data, _NUMBER.size)
+    _end(data, at)
+    return More(checked(number), positions)
 
 
 def _end(data: bytes, at: int) -> None:
     if at != len(data):
         raise CorruptRecord(f"a frame of kind {data[0]} of {len(data)} bytes, not of {at}")
-
-
-def _checked(number: int) -> int:
-    if not 0 <= number <= _NUMBER_MAX:
-        raise CorruptRecord(f"{number} is no offset, number or time")
-    return number
 
 
 def _decode_positions(data: bytes, at: int) -> tuple[list[tuple[int, int]], int]:
@@ -175,33 +160,28 @@ def _decode_positions(data: bytes, at: int) -> tuple[list[tuple[int, int]], int]
     positions: list[tuple[int, int]] = []
     for _ in range(count):
         shard, offset = _POSITION.unpack_from(data, at)
-        positions.append((shard, _checked(offset)))
+        positions.append((shard, checked(offset)))
         at += _POSITION.size
     return positions, at
 
 
-def _text(data: bytes, at: int, length: int) -> str:
-    if at + length > len(data):
-        raise CorruptRecord(f"a name runs past its frame by {at + length - len(data)} bytes")
-    return data[at : at + length].decode("utf-8")
-
-
-def _decode_asked(data: bytes, number: int) -> Asked:
-    at = 1 + _NUMBER.size
+def _decode_asked(data: bytes) -> Frame:
+    _, number = _NUMBER.unpack_from(data)
+    at = _NUMBER.size
     part = _byte(data, at)
     positions, at = _decode_positions(data, at + 1)
     tenant_len = _byte(data, at)
-    tenant = _text(data, at + 1, tenant_len)
+    tenant = text(data, at + 1, tenant_len)
     at += 1 + tenant_len
     rows: list[tuple[int, str]] = []
     while at < len(data):
         qos, length = _ROW.unpack_from(data, at)
         at += _ROW.size
-        rows.append((qos, _text(data, at, length)))
+        rows.append((qos, text(data, at, length)))
         at += length
     if part > LIVE or any(qos > 2 for qos, _ in rows):
         raise CorruptRecord(f"part {part} of retained messages, or a QoS above 2")
-    return Asked(number, part, positions, tenant, rows)
+    return Asked(checked(number), part, positions, tenant, rows)
 
 
 def _byte(data: bytes, at: int) -> int:
@@ -210,8 +190,9 @@ def _byte(data: bytes, at: int) -> int:
     return data[at]
 
 
-def _decode_answered(data: bytes, number: int) -> Answered:
-    at = 1 + _NUMBER.size
+def _decode_answered(data: bytes) -> Frame:
+    _, number = _NUMBER.unpack_from(data)
+    at = _NUMBER.size
     last = _byte(data, at) != 0
     at += 1
     entries: list[tuple[int, Copy]] = []
@@ -220,7 +201,16 @@ def _decode_answered(data: bytes, number: int) -> Answered:
         record, at = decode_record(data, at + _INDEX.size)
         if not isinstance(record, Copy) or record.kind != KIND_COPY or not record.retain:
             raise CorruptRecord(f"an answer with a record of kind {record.kind}")
-        _checked(record.timestamp_us)
-        _checked(record.source_offset)
+        checked(record.timestamp_us)
+        checked(record.source_offset)
         entries.append((index, record))
-    return Answered(number, last, entries)
+    return Answered(checked(number), last, entries)
+
+
+DECODERS: Final[dict[int, Callable[[bytes], Frame]]] = {
+    ASKED: _decode_asked,
+    MORE: _decode_more,
+    FORGOTTEN: _decode_forgotten,
+    SOUGHT: _decode_sought,
+    ANSWERED: _decode_answered,
+}

@@ -50,7 +50,14 @@ def home(count: int, qos: int = 1, size: int = 1) -> tuple[WiredShards, Heard]:
 
 
 def ask(shards: WiredShards, frame: Frame, wire: Wire) -> None:
-    shards[1].neighbours._answering.heard(99, wire, frame)  # type: ignore[arg-type]
+    answers = shards[1].neighbours._answering
+    if isinstance(frame, Asked):
+        answers.asked(99, wire, frame)
+    elif isinstance(frame, More):
+        answers.more(99, frame)
+    else:
+        assert isinstance(frame, Forgotten)
+        answers.forgotten(99, frame)
     shards[1].neighbours.go_on()
 
 
@@ -176,10 +183,10 @@ def test_what_was_published_to_a_shard_that_is_away_comes_behind_the_rest() -> N
 def test_what_is_forgotten_is_not_answered() -> None:
     shards, wire = home(1)
     answers = shards[1].neighbours._answering
-    answers.heard(99, wire, Asked(1, ALL, [], "default", [(1, "#")]))
-    answers.heard(99, wire, Asked(2, ALL, [], "default", [(1, "#")]))
-    answers.heard(98, wire, Asked(1, ALL, [], "default", [(1, "#")]))
-    answers.heard(99, wire, Forgotten(1))
+    answers.asked(99, wire, Asked(1, ALL, [], "default", [(1, "#")]))
+    answers.asked(99, wire, Asked(2, ALL, [], "default", [(1, "#")]))
+    answers.asked(98, wire, Asked(1, ALL, [], "default", [(1, "#")]))
+    answers.forgotten(99, Forgotten(1))
     answers.forget(98)
     ask(shards, More(7, []), wire)
     assert [frame.number for frame in wire.said if isinstance(frame, Answered)] == [2]
@@ -189,7 +196,7 @@ def test_those_who_ask_take_turns() -> None:
     shards, wire = home(3)
     answers = shards[1].neighbours._answering
     for number in range(answering.PAGES_AT_ONCE + 2):
-        answers.heard(99, wire, Asked(number, ALL, [], "default", [(1, "a/+")]))
+        answers.asked(99, wire, Asked(number, ALL, [], "default", [(1, "a/+")]))
     assert answers.go_on()
     assert not answers.go_on()
     numbers = [frame.number for frame in wire.said if isinstance(frame, Answered)]

@@ -13,6 +13,7 @@ from headrace.core.records.record import DROP_PERMISSION, DROP_REFUSED, DROP_TOO
 from headrace.core.records.stream_record import LENT_SETTLED, StreamRecord
 from headrace.core.shards import group_frames as frames
 from headrace.core.shards.group_homes import MemberLink
+from headrace.core.shards.peer import Frame
 from headrace.core.state.away import Borrowing, borrowing_of
 from headrace.core.state.session import Session
 from headrace.mqtt import codec
@@ -47,7 +48,7 @@ def stand_link(shards: WiredShards, home: int, shard: int) -> MemberLink:
     return link
 
 
-def say(shards: WiredShards, member_shard: int, home: int, frame: frames.GroupFrame) -> None:
+def say(shards: WiredShards, member_shard: int, home: int, frame: Frame) -> None:
     """Let a home hear something of a shard of members, on the wire that there is."""
     _, far = shards.wires[member_shard, home]
     shards[home].neighbours.heard(far, frame)

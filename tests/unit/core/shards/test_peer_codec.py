@@ -25,7 +25,7 @@ from headrace.core.shards.peer import (
     Unwanted,
     Wanted,
 )
-from headrace.core.shards.peer_codec import decode, encode
+from headrace.core.shards.peer_codec import decode
 from headrace.errors import CorruptRecord
 
 LARGEST = (1 << 63) - 1
@@ -84,17 +84,17 @@ FRAMES: list[tuple[Frame, str]] = [
 
 @pytest.mark.parametrize(("frame", "expected"), FRAMES, ids=lambda value: type(value).__name__)
 def test_a_frame_comes_back_as_it_was(frame: Frame, expected: str) -> None:
-    data = encode(frame)
+    data = frame.encode()
     assert data.hex() == expected
     found = decode(data)
     assert type(found) is type(frame)
-    assert encode(found) == data
+    assert found.encode() == data
 
 
 @pytest.mark.parametrize(("frame", "expected"), FRAMES, ids=lambda value: type(value).__name__)
 def test_a_frame_that_is_cut_or_too_long_is_refused(frame: Frame, expected: str) -> None:
     data = bytes.fromhex(expected)
-    whole = {encode(Announced([])), encode(Announced([("t", "a/+")]))}  # these begin one that is longer
+    whole = {Announced([]).encode(), Announced([("t", "a/+")]).encode()}  # these begin one that is longer
     for size in range(len(data)):
         if data[:size] not in whole:
             with pytest.raises(CorruptRecord):
@@ -113,12 +113,12 @@ def test_a_frame_that_is_cut_or_too_long_is_refused(frame: Frame, expected: str)
         b"\x06" + b"\xff" * 8,  # no offset is as large
         b"\x05" + bytes(3) + bytes(3),  # two filters where one is meant
         b"\x05\x01\x00\x00\xff",  # no UTF-8
-        b"\x0a" + encode(passed())[1:],
-        b"\x0b" + encode(copied())[1:],
-        encode(Copied(Given(copied().copy))),
-        b"\x10\x00\x00" + encode(copied())[1:],  # of nobody
-        encode(copied())[:16] + b"\xff" + encode(copied())[17:],  # the time is below 0
-        encode(copied())[:24] + b"\xff" + encode(copied())[25:],  # the offset is
+        b"\x0a" + passed().encode()[1:],
+        b"\x0b" + copied().encode()[1:],
+        Copied(Given(copied().copy)).encode(),
+        b"\x10\x00\x00" + copied().encode()[1:],  # of nobody
+        copied().encode()[:16] + b"\xff" + copied().encode()[17:],  # the time is below 0
+        copied().encode()[:24] + b"\xff" + copied().encode()[25:],  # the offset is
     ],
 )
 def test_what_is_none_is_refused(data: bytes) -> None:
@@ -135,4 +135,4 @@ def test_flipped_bytes_are_refused_or_another_frame(row: tuple[Frame, str], draw
         found = decode(bytes(data))
     except CorruptRecord:
         return
-    assert type(decode(encode(found))) is type(found)
+    assert type(decode(found.encode())) is type(found)

@@ -7,7 +7,7 @@ import pytest
 from headrace.core.ports.voice import Draught
 from headrace.core.records.message import FrameMessage, copy_of
 from headrace.core.shards import queue_frames as frames
-from headrace.core.shards.peer_codec import decode, encode
+from headrace.core.shards.peer_codec import decode
 from headrace.errors import CorruptRecord
 
 IDS = [bytes([n]) * 16 for n in range(3)]
@@ -36,13 +36,13 @@ FRAMES: list[frames.QueueFrame] = [
 
 @pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: type(frame).__name__)
 def test_what_is_said_is_heard(frame: frames.QueueFrame) -> None:
-    found = decode(encode(frame))
+    found = decode(frame.encode())
     assert type(found) is type(frame)
-    assert encode(found) == encode(frame)
+    assert found.encode() == frame.encode()
 
 
 def test_a_request_is_what_it_was() -> None:
-    found = decode(encode(frames.Requested(9, frames.ACKS, "ten", b"\xffs", b"t/1", b"c", 3, 4, IDS)))
+    found = decode(frames.Requested(9, frames.ACKS, "ten", b"\xffs", b"t/1", b"c", 3, 4, IDS).encode())
     assert isinstance(found, frames.Requested)
     assert (found.connection, found.verb, found.tenant, found.sn, found.topic) == (
         9,
@@ -57,7 +57,7 @@ def test_a_request_is_what_it_was() -> None:
 def test_messages_keep_what_a_consumer_is_told() -> None:
     first, second = message(b"1"), copy_of(message(b"2"), 2, 77)
     poured = frames.Poured(5, [Draught(IDS[0], False, first), Draught(IDS[1], True, second)])
-    found = decode(encode(poured))
+    found = decode(poured.encode())
     assert isinstance(found, frames.Poured)
     told = [
         (one.message_id, one.redelivered, one.message.client_id, one.message.payload)
@@ -70,10 +70,10 @@ def test_messages_keep_what_a_consumer_is_told() -> None:
 
 @pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: type(frame).__name__)
 def test_what_is_cut_off_is_refused_or_another_frame(frame: frames.QueueFrame) -> None:
-    whole = encode(frame)
+    whole = frame.encode()
     for end in range(1, len(whole)):
         try:
-            assert encode(decode(whole[:end])) == whole[:end]
+            assert decode(whole[:end]).encode() == whole[:end]
         except CorruptRecord:
             continue
 
@@ -81,14 +81,14 @@ def test_what_is_cut_off_is_refused_or_another_frame(frame: frames.QueueFrame) -
 @pytest.mark.parametrize(
     "data",
     [
-        encode(frames.Requested(1, 9, "t", b"s", b"t", b"c")),
-        encode(frames.Requested(1, frames.JOINS, "t", b"s", b"t", b"c", ids=IDS)),
-        encode(frames.Answered(1, 0, 0)),
-        encode(frames.Departed((1 << 64) - 1)),
-        encode(frames.Notified(1, b"s", b"t", b"c", 1)) + b"x",
-        encode(frames.Poured(1, [])) + b"x" * 20,
-        encode(frames.Poured(1, [Draught(IDS[0], False, message(b""))]))[:-1],
-        encode(frames.Refused(1, 1, "")) + b"\xff",
+        frames.Requested(1, 9, "t", b"s", b"t", b"c").encode(),
+        frames.Requested(1, frames.JOINS, "t", b"s", b"t", b"c", ids=IDS).encode(),
+        frames.Answered(1, 0, 0).encode(),
+        frames.Departed((1 << 64) - 1).encode(),
+        frames.Notified(1, b"s", b"t", b"c", 1).encode() + b"x",
+        frames.Poured(1, []).encode() + b"x" * 20,
+        frames.Poured(1, [Draught(IDS[0], False, message(b""))]).encode()[:-1],
+        frames.Refused(1, 1, "").encode() + b"\xff",
     ],
 )
 def test_what_is_none_of_them_is_refused(data: bytes) -> None:

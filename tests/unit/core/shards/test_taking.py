@@ -8,7 +8,7 @@ from harness import Harness, message
 from headrace.core.records.message import copy_of
 from headrace.core.shards import taking
 from headrace.core.shards.intake import Intake
-from headrace.core.shards.peer_codec import ANNOUNCED, FOLLOW
+from headrace.core.shards.peer import ANNOUNCED, FOLLOW
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.shards.taking import Taker
 from headrace.mqtt import codec
