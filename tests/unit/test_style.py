@@ -66,6 +66,7 @@ TESTED_TOGETHER = {
         "headrace/core/shards/stream_settings.py",
     ],
     "tests/unit/core/shards/test_group_members.py": [
+        "headrace/core/shards/far_link.py",
         "headrace/core/shards/group_wires.py",
     ],
     "tests/unit/core/outbound/test_unread.py": [

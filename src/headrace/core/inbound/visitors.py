@@ -13,9 +13,10 @@ from mypy_extensions import i64
 
 from headrace.core.inbound.consuming import Consuming, Guest
 from headrace.core.ports.identity import Identity
-from headrace.core.ports.link import Link, WorkerPort
+from headrace.core.ports.link import WorkerPort
 from headrace.core.ports.voice import Draught, Voice
 from headrace.core.shards import queue_frames as frames
+from headrace.core.shards.far_link import FarLink
 from headrace.core.shards.peer import Hearing, Wire
 from headrace.errors import ProtocolError
 
@@ -100,7 +101,7 @@ class Visitors:
     def _guest(self, outlet: Outlet, frame: frames.Requested) -> Guest:
         guest = outlet.guests.get(frame.connection)
         if guest is None:
-            link = FarLink(self._worker, outlet.wire, frame.connection)
+            link = VisitorLink(self._worker, outlet.wire, frame.connection)
             link.paused = outlet.full
             guest = outlet.guests[frame.connection] = Guest(link, FarVoice(outlet, frame.connection))
         if guest.link.identity.tenant != frame.tenant:
@@ -162,13 +163,8 @@ class FarVoice(Voice):
         self._outlet.wire.say(frames.Refused(self._connection, code, reason))
 
 
-class FarLink(Link):
-    """A connection in another shard, as the home of a queue sees it. `paused`: too much is on its way to that shard."""
-
-    def __init__(self, worker: WorkerPort, wire: Wire, connection: int) -> None:
-        super().__init__(worker)
-        self._wire = wire
-        self._connection = connection
+class VisitorLink(FarLink):
+    """The connection of consumers elsewhere. `paused`: too much is on its way to their shard."""
 
     def on_protocol_error(self, error: ProtocolError) -> None:
         self.refuse(error)
@@ -176,31 +172,4 @@ class FarLink(Link):
     def refuse(self, error: ProtocolError) -> None:
         """Have the connection ended where it is; that it has ended is heard from there."""
         if not self.closed:
-            self._wire.say(frames.Refused(self._connection, error.reason_code, error.message))
-
-    def flush(self) -> None:
-        """Do nothing: frames leave at once."""
-
-    def close(self) -> None:
-        """Do nothing: that it has ended is heard from there."""
-
-    def hold(self) -> None:
-        """Do nothing: its own shard holds it back."""
-
-    def release(self) -> None:
-        """Do nothing: its own shard holds it back."""
-
-    def pause_reading(self) -> None:
-        """Do nothing: its own shard reads from it."""
-
-    def resume_reading(self) -> None:
-        """Do nothing: its own shard reads from it."""
-
-    def read_on(self) -> None:
-        """Do nothing: its own shard reads from it."""
-
-    def disconnect(self, reason_code: int) -> None:
-        """Do nothing: its own shard talks to the client."""
-
-    def peer(self) -> str:
-        return "another shard"
+            self.wire.say(frames.Refused(self.connection, error.reason_code, error.message))

@@ -9,7 +9,7 @@ be lent is `granted - ended`: who is told twice of a grant, or of an end, gains 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mypy_extensions import i64
 
@@ -31,6 +31,7 @@ from headrace.core.records.message import NO_EXPIRY, Message
 from headrace.core.records.record import DROP_SESSION_ENDED, FLAG_QOS, FLAG_RETAIN, FLAG_V5, FLAG_WILL
 from headrace.core.records.stream_record import RETURNED, stream_record
 from headrace.core.shards import group_frames as frames
+from headrace.core.shards.far_link import FarLink
 from headrace.core.shards.group_wires import GroupWires
 from headrace.core.shards.holding import Held, Holding
 from headrace.core.shards.peer import Hearing, Wire
@@ -38,10 +39,6 @@ from headrace.core.state.groups import Draw, Group, draws_of, groups_of, members
 from headrace.core.state.queue import REF_QOS
 from headrace.core.state.session import DEVICE, NEVER_EXPIRES, Session
 from headrace.core.state.state import Fold
-
-if TYPE_CHECKING:
-    from headrace.errors import ProtocolError
-
 
 DENIED_MAX: Final = 256  # topics that a home remembers of a member who may not read them
 DENIED_BYTES_MAX: Final = 128 << 10  # of such topics, each of which may have 64 KiB
@@ -407,18 +404,16 @@ class MemberRights(Rights):
         """Note nothing: nobody was asked."""
 
 
-class MemberLink(Link):
-    """The connection of a member elsewhere, as the home of its group sees it."""
+class MemberLink(FarLink):
+    """The connection of a member elsewhere: it has as much room as its shard has granted."""
 
     def __init__(self, worker: WorkerPort, wires: GroupWires, wire: Wire, frame: frames.Present) -> None:
-        super().__init__(worker)
+        super().__init__(worker, wire, frame.connection)
         self.incarnation = frame.incarnation
-        self.connection = frame.connection
         self.version = frame.version
         self.max_packet_size = frame.max_packet_size
         self.rendering = _Drawing(wire)
         self._wires = wires
-        self._wire = wire
         self._granted = frame.granted
         self._ended = 0  # draws that were sent on it and are no more
         self._sizes: dict[int, int] = {}  # of those that are, by packet id
@@ -447,33 +442,12 @@ class MemberLink(Link):
             rights = self.rights = MemberRights()
         rights.deny(topic)
 
-    def flush(self) -> None:
-        """Do nothing: frames leave at once."""
-
-    def disconnect(self, reason_code: int) -> None:
-        """Do nothing: its own shard talks to the client."""
-
-    def refuse(self, error: ProtocolError) -> None:
-        """Do nothing: its own shard talks to the client."""
-
     def close(self) -> None:
         """End the wire: what went wrong here begins anew on the next one."""
         if not self.closed:
             self.closed = True
             self.ready = False
-            self._wires.end(self._wire)
-
-    def pause_reading(self) -> None:
-        """Do nothing: a member sends acknowledgements alone."""
-
-    def resume_reading(self) -> None:
-        """Do nothing: a member sends acknowledgements alone."""
-
-    def read_on(self) -> None:
-        """Do nothing: a member sends acknowledgements alone."""
-
-    def peer(self) -> str:
-        return "another shard"
+            self._wires.end(self.wire)
 
 
 class _Drawing(Rendering):
