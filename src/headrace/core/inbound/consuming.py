@@ -7,12 +7,12 @@ home of its topic; where there are others, `far_queues` takes the requests of co
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from mypy_extensions import i64
 
 from headrace.core.commit import Deferred, GroupCommit
-from headrace.core.outbound.clusters import CONSUMERS_MAX, Clusters, Party, Pull
+from headrace.core.outbound.clusters import CONSUMERS_MAX, Caller, Clusters, Guest, Pull
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.voice import Voice
@@ -39,16 +39,6 @@ CLUSTER_BYTES_MAX: Final = 255
 _TOPIC_BYTES_MAX: Final = 256  # of those that are remembered: anybody may publish to ever new ones
 
 
-class Guest:
-    """One connection as its consumers need it. `joining`: JOINs that are not durable yet."""
-
-    def __init__(self, link: Link, voice: Voice) -> None:
-        self.link = link
-        self.voice = voice
-        self.party = Party()
-        self.joining: i64 = 0
-
-
 class Requests:
     """Takes what the consumers of a connection ask for, and has topics get their queues."""
 
@@ -57,28 +47,32 @@ class Requests:
         code where it may not have one."""
         raise NotImplementedError
 
-    def join(self, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
+    def caller(self, link: Link, voice: Voice) -> Caller:
+        """Return what stands for a connection in the requests below."""
+        raise NotImplementedError
+
+    def join(self, caller: Caller, sn: bytes, topic: bytes, name: bytes) -> None:
         """Let one consumer more join; the queue and the cluster are made if they are not there."""
         raise NotImplementedError
 
-    def leave(self, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
+    def leave(self, caller: Caller, sn: bytes, topic: bytes, name: bytes) -> None:
         """Let a consumer leave."""
         raise NotImplementedError
 
-    def pull(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, most: i64, wait_ms: i64) -> None:
+    def pull(self, caller: Caller, sn: bytes, topic: bytes, name: bytes, most: i64, wait_ms: i64) -> None:
         """Answer a PULL now, or when there is something to answer with. Raises ProtocolError: there is no code in the
         answer."""
         raise NotImplementedError
 
-    def ack(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, ids: list[bytes]) -> None:
+    def ack(self, caller: Caller, sn: bytes, topic: bytes, name: bytes, ids: list[bytes]) -> None:
         """Acknowledge what is known; the answer says whether all was, when that is durable."""
         raise NotImplementedError
 
-    def lost(self, guest: Guest) -> None:
+    def lost(self, caller: Caller) -> None:
         """Note that the connection has ended."""
         raise NotImplementedError
 
-    def go_on(self, guest: Guest) -> None:
+    def go_on(self, caller: Caller) -> None:
         """Note that the socket's buffer has drained."""
         raise NotImplementedError
 
@@ -192,12 +186,16 @@ class Consuming(Requests):
 
     # JOIN
 
-    def join(self, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
+    def caller(self, link: Link, voice: Voice) -> Caller:
+        return Guest(link, voice)
+
+    def join(self, caller: Caller, sn: bytes, topic: bytes, name: bytes) -> None:
+        guest = cast(Guest, caller)
         tenant = self._fold.tenant_of(guest.link)
         code = self.refusal(guest.link, topic, name)
         if not code and not self.is_home(tenant.name, topic):
             code = rc.SERVER_UNAVAILABLE  # nobody asks here
-        if not code and len(guest.party.consumers) + guest.joining >= CONSUMERS_MAX:
+        if not code and len(guest.consumers) + guest.joining >= CONSUMERS_MAX:
             code = rc.QUOTA_EXCEEDED
         maker = Maker(guest.link.identity.user or "", guest.voice.device(sn))
         code = code or self.open(tenant, topic, maker)
@@ -284,19 +282,20 @@ class Consuming(Requests):
             code = code or rc.QUOTA_EXCEEDED
         guest.voice.joined(sn, code)
         if cluster is not None and not code:
-            self.clusters.join(guest.party, guest.link, guest.voice, sn, cluster)
+            self.clusters.join(guest, sn, cluster)
 
-    def _found(self, guest: Guest, topic: bytes, name: bytes) -> Cluster | None:
+    def _found(self, caller: Caller, topic: bytes, name: bytes) -> Cluster | None:
         """Return the cluster of this name, if its topic has a queue and the queue has it."""
-        queue = self._fold.tenant_of(guest.link).queues.get(topic)
+        queue = self._fold.tenant_of(caller.link).queues.get(topic)
         return None if queue is None else queue.clusters.get(name)
 
     # The others wait for a JOIN that is not answered yet
 
-    def leave(self, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
-        self._commit.defer(_Left(self, guest, sn, topic, name))
+    def leave(self, caller: Caller, sn: bytes, topic: bytes, name: bytes) -> None:
+        self._commit.defer(_Left(self, cast(Guest, caller), sn, topic, name))
 
-    def pull(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, most: i64, wait_ms: i64) -> None:
+    def pull(self, caller: Caller, sn: bytes, topic: bytes, name: bytes, most: i64, wait_ms: i64) -> None:
+        guest = cast(Guest, caller)
         self.check_pull(guest.link, topic)
         until_ms = self._worker.clock.mono_ms + int(wait_ms)
         if guest.joining:
@@ -305,27 +304,27 @@ class Consuming(Requests):
             self.pulled(guest, sn, topic, name, most, until_ms)
 
     def pulled(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, most: i64, until_ms: int) -> None:
-        consumer = guest.party.consumers.get((sn, topic, name))
+        consumer = guest.consumers.get((sn, topic, name))
         if consumer is None:
             raise ProtocolError(rc.PROTOCOL_ERROR, "PULL without JOIN")
-        self.clusters.pull(guest.party, Pull(consumer, sn, most, until_ms))
+        self.clusters.pull(Pull(consumer, most, until_ms))
 
-    def ack(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, ids: list[bytes]) -> None:
-        code = self.refusal(guest.link, topic, name)
+    def ack(self, caller: Caller, sn: bytes, topic: bytes, name: bytes, ids: list[bytes]) -> None:
+        code = self.refusal(caller.link, topic, name)
         if not code:
-            cluster = self._found(guest, topic, name)
+            cluster = self._found(caller, topic, name)
             is_there = cluster is not None and not self.clusters.unused.ends(cluster)
             if cluster is None or not is_there or not self.clusters.ack(cluster, ids):
                 code = rc.PACKET_IDENTIFIER_NOT_FOUND
         if code:
-            self._fold.tenant_of(guest.link).counters.refuse("ack", code)
-        self._commit.defer(_Acked(guest, sn, code))
+            self._fold.tenant_of(caller.link).counters.refuse("ack", code)
+        self._commit.defer(_Acked(caller, sn, code))
 
-    def lost(self, guest: Guest) -> None:
-        self.clusters.lost(guest.party)
+    def lost(self, caller: Caller) -> None:
+        self.clusters.lost(cast(Guest, caller))
 
-    def go_on(self, guest: Guest) -> None:
-        self.clusters.resume(guest.party)
+    def go_on(self, caller: Caller) -> None:
+        self.clusters.resume(cast(Guest, caller))
 
 
 class _Opened(Deferred):
@@ -379,7 +378,7 @@ class _Left(_OfCluster):
     """Handles LEAVE, behind the JOINs before it."""
 
     def finish(self) -> None:
-        found = self.consuming.clusters.leave(self.guest.party, self.sn, self.topic, self.name)
+        found = self.consuming.clusters.leave(self.guest, self.sn, self.topic, self.name)
         self.guest.voice.left(self.sn, rc.SUCCESS if found else rc.NO_SUBSCRIPTION_EXISTED)
 
 
@@ -412,11 +411,11 @@ class _Pulled(_OfCluster):
 class _Acked(Deferred):
     """Answers ACK once it is durable."""
 
-    def __init__(self, guest: Guest, sn: bytes, code: int) -> None:
-        super().__init__(guest.link)
-        self._guest = guest
+    def __init__(self, caller: Caller, sn: bytes, code: int) -> None:
+        super().__init__(caller.link)
+        self._caller = caller
         self._sn = sn
         self._code = code
 
     def run(self) -> None:
-        self._guest.voice.acknowledged(self._sn, self._code)
+        self._caller.voice.acknowledged(self._sn, self._code)

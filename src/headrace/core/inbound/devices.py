@@ -16,8 +16,9 @@ from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.inbound.admission import is_closed, is_too_deep
 from headrace.core.inbound.claims import Claimant, Owners
 from headrace.core.inbound.connect import Sessions
-from headrace.core.inbound.consuming import Consuming, Guest, Requests
+from headrace.core.inbound.consuming import Consuming, Requests
 from headrace.core.inbound.gate import Gate, weight_of
+from headrace.core.outbound.clusters import Caller
 from headrace.core.ports.access import PENDING, LinkRights, SignIn, SignInListener
 from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import HELD_FOR_HOME, Link, WorkerPort
@@ -237,10 +238,10 @@ class Devices:
 
     # The end
 
-    def lost(self, client: DeviceLink, guest: Guest | None) -> None:
-        """Note that the connection has ended; `guest` is what it has had to do with topic queues."""
-        if guest is not None:
-            self.requests.lost(guest)
+    def lost(self, client: DeviceLink, caller: Caller | None) -> None:
+        """Note that the connection has ended; `caller`: what it is to topic queues, if it has asked for one."""
+        if caller is not None:
+            self.requests.lost(caller)
         if client in self.clients:
             del self.clients[client]
             self._fold.tenant_of(client.link).counters.disconnects += 1
@@ -277,7 +278,7 @@ class DeviceLink(FrameHandler):
         self._devices: Devices | None = None  # of the shard where the first of them is at home
         self._sn = b""  # who has spoken last
         self._names: dict[bytes, str] | None = None  # of the devices behind a gateway
-        self._guest: Guest | None = None
+        self._caller: Caller | None = None
         self._aside: _Frame | None = None  # of a device whose home is asked
         self._origin = b""  # of whom `_origin_of` names in `_origin_in`
         self._origin_of = ""
@@ -289,24 +290,24 @@ class DeviceLink(FrameHandler):
         self.voice.frames = frames
 
     @property
-    def guest(self) -> Guest:
-        """Return what the connection has to do with topic queues, made when it first has."""
-        guest = self._guest
-        if guest is None:
-            guest = self._guest = Guest(self.link, self.voice)
-        return guest
+    def caller(self) -> Caller:
+        """Return what the connection is to topic queues, made when it first asks for one."""
+        caller = self._caller
+        if caller is None:
+            caller = self._caller = self._home().requests.caller(self.link, self.voice)
+        return caller
 
     def lost(self) -> None:
         """Note that the connection has ended."""
-        devices, guest = self._devices, self._guest
-        self._guest = None
+        devices, caller = self._devices, self._caller
+        self._caller = None
         if devices is not None:
-            devices.lost(self, guest)
+            devices.lost(self, caller)
 
     def writable(self) -> None:
         """Note that something may be written: the socket's buffer has drained, or HELLO is answered."""
-        if self._guest is not None:
-            self._home().requests.go_on(self._guest)
+        if self._caller is not None:
+            self._home().requests.go_on(self._caller)
 
     @property
     def is_stranger(self) -> bool:
@@ -434,25 +435,25 @@ class DeviceLink(FrameHandler):
 
     def join(self, sn: bytes, topic: bytes, cluster: bytes) -> None:
         if self._speaks(sn):
-            self._home().requests.join(self.guest, sn, topic, cluster)
+            self._home().requests.join(self.caller, sn, topic, cluster)
         else:
             self._put_aside(_Frame(JOIN, sn, topic, cluster))
 
     def leave(self, sn: bytes, topic: bytes, cluster: bytes) -> None:
         if self._speaks(sn):
-            self._home().requests.leave(self.guest, sn, topic, cluster)
+            self._home().requests.leave(self.caller, sn, topic, cluster)
         else:
             self._put_aside(_Frame(LEAVE, sn, topic, cluster))
 
     def pull(self, sn: bytes, topic: bytes, cluster: bytes, most: i64, wait_ms: i64) -> None:
         if self._speaks(sn):
-            self._home().requests.pull(self.guest, sn, topic, cluster, most, wait_ms)
+            self._home().requests.pull(self.caller, sn, topic, cluster, most, wait_ms)
         else:
             self._put_aside(_Frame(PULL, sn, topic, cluster, most, wait_ms))
 
     def ack(self, sn: bytes, topic: bytes, cluster: bytes, ids: list[bytes]) -> None:
         if self._speaks(sn):
-            self._home().requests.ack(self.guest, sn, topic, cluster, ids)
+            self._home().requests.ack(self.caller, sn, topic, cluster, ids)
         else:
             self._put_aside(_Frame(ACK, sn, topic, cluster, ids=ids))
 

@@ -10,14 +10,16 @@ the wire to a home ends: what they hold was given back there.
 from __future__ import annotations
 
 from collections import deque
+from typing import cast
 
 from mypy_extensions import i64
 
 from headrace.core.commit import Deferred, GroupCommit
-from headrace.core.inbound.consuming import Consuming, Guest, Requests
-from headrace.core.outbound.clusters import CONSUMERS_MAX, PULLS_MAX
-from headrace.core.ports.link import WorkerPort
+from headrace.core.inbound.consuming import Consuming, Requests
+from headrace.core.outbound.clusters import CONSUMERS_MAX, PULLS_MAX, Caller
+from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.reading import Reading
+from headrace.core.ports.voice import Voice
 from headrace.core.shards import queue_frames as frames
 from headrace.core.shards.peer import Hearing, Wire
 from headrace.core.shards.queue_frames import ACKS, JOINS, LEAVES, PULLS
@@ -45,9 +47,9 @@ class Errand(Deferred):
     """A request on its way. `code`: it is refused with it, in its turn; `stay`: of a JOIN or a PULL, its consumer."""
 
     def __init__(
-        self, guest: Guest, verb: int, sn: bytes, topic: bytes, name: bytes, home: int, ids: list[bytes]
+        self, caller: Caller, verb: int, sn: bytes, topic: bytes, name: bytes, home: int, ids: list[bytes]
     ) -> None:
-        super().__init__(guest.link, len(topic) + len(name) + frames.ID_BYTES * len(ids))
+        super().__init__(caller.link, len(topic) + len(name) + frames.ID_BYTES * len(ids))
         self.verb = verb
         self.sn = sn
         self.topic = topic
@@ -78,11 +80,12 @@ class Line:
         return {errand.home for errand in self.asked}
 
 
-class Caller:
-    """A connection with consumers. `stays` are theirs, by SN, topic and cluster; `told` are the homes that know of it."""
+class FarCaller(Caller):
+    """A connection whose devices ask the homes of queues. `stays` are those of its consumers, by SN, topic and cluster;
+    `told` are the homes that know of it."""
 
-    def __init__(self, guest: Guest, number: int) -> None:
-        self.guest = guest
+    def __init__(self, link: Link, voice: Voice, number: int) -> None:
+        super().__init__(link, voice)
         self.number = number
         self.members = Line()  # JOIN and LEAVE
         self.acks = Line()
@@ -119,9 +122,8 @@ class FarQueues(Requests):
         self._answer_within_ms = answer_within_ms
         self._wires: dict[int, Wire] = {}
         self._taken: dict[int, int] = {}  # bytes that were poured on each of them
-        self._callers: dict[Guest, Caller] = {}
-        self._by_number: dict[int, Caller] = {}
-        self._stuck: dict[Caller, None] = {}  # their homes are away
+        self._callers: dict[int, FarCaller] = {}  # by number
+        self._stuck: dict[FarCaller, None] = {}  # their homes are away
         self._topics: dict[bytes, bytes] = {}  # of consumers: there once, however many they are
         self._number = 0
 
@@ -132,45 +134,50 @@ class FarQueues(Requests):
             return rc.SUCCESS  # its home is told with the message
         return self._consuming.open(tenant, topic, maker)
 
-    def join(self, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
-        caller = self._caller(guest)
-        errand = self._errand(guest, JOINS, sn, self._topics.get(topic, topic), name)
+    def caller(self, link: Link, voice: Voice) -> Caller:
+        self._number += 1
+        found = self._callers[self._number] = FarCaller(link, voice, self._number)
+        return found
+
+    def join(self, caller: Caller, sn: bytes, topic: bytes, name: bytes) -> None:
+        caller = cast(FarCaller, caller)
+        errand = self._errand(caller, JOINS, sn, self._topics.get(topic, topic), name)
         key = (sn, errand.topic, name)
         stay = caller.stays.get(key)
         if not errand.code and stay is None and len(caller.stays) >= CONSUMERS_MAX:
             errand.code = rc.QUOTA_EXCEEDED
         if not errand.code:
             if stay is None:
-                reading = Reading(guest.link, guest.voice.device(sn), errand.topic)
+                reading = Reading(caller.link, caller.voice.device(sn), errand.topic)
                 stay = caller.stays[key] = Stay(key, errand.home, reading)
             stay.joins += 1
             errand.stay = stay
         self._wait(caller, caller.members, errand)
 
-    def leave(self, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
-        caller = self._caller(guest)
+    def leave(self, caller: Caller, sn: bytes, topic: bytes, name: bytes) -> None:
+        caller = cast(FarCaller, caller)
         stay = caller.stays.pop((sn, topic, name), None)
         if stay is not None:
             stay.over = True
-        self._wait(caller, caller.members, self._errand(guest, LEAVES, sn, topic, name))
+        self._wait(caller, caller.members, self._errand(caller, LEAVES, sn, topic, name))
 
-    def ack(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, ids: list[bytes]) -> None:
-        caller = self._caller(guest)
-        errand = self._errand(guest, ACKS, sn, topic, name, ids)
+    def ack(self, caller: Caller, sn: bytes, topic: bytes, name: bytes, ids: list[bytes]) -> None:
+        caller = cast(FarCaller, caller)
+        errand = self._errand(caller, ACKS, sn, topic, name, ids)
         if errand.code:
-            self._fold.tenant_of(guest.link).counters.refuse("ack", errand.code)
+            self._fold.tenant_of(caller.link).counters.refuse("ack", errand.code)
         self._wait(caller, caller.acks, errand)
 
-    def pull(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, most: i64, wait_ms: i64) -> None:
-        self._consuming.check_pull(guest.link, topic)
-        caller = self._caller(guest)
+    def pull(self, caller: Caller, sn: bytes, topic: bytes, name: bytes, most: i64, wait_ms: i64) -> None:
+        self._consuming.check_pull(caller.link, topic)
+        caller = cast(FarCaller, caller)
         if len(caller.pulls.waiting) + len(caller.pulls.asked) >= PULLS_MAX:
             raise ProtocolError(rc.RECEIVE_MAXIMUM_EXCEEDED, "more PULLs than may wait")
         stay = caller.stays.get((sn, topic, name))
         if stay is None:
             raise ProtocolError(rc.PROTOCOL_ERROR, "PULL without JOIN")
         _, topic, name = stay.key  # which are there already
-        errand = Errand(guest, PULLS, sn, topic, name, stay.home, [])
+        errand = Errand(caller, PULLS, sn, topic, name, stay.home, [])
         errand.stay = stay
         errand.most = int(most)
         errand.until_ms = self._worker.clock.mono_ms + int(wait_ms)
@@ -179,29 +186,21 @@ class FarQueues(Requests):
         self._send(caller)
 
     def _errand(
-        self, guest: Guest, verb: int, sn: bytes, topic: bytes, name: bytes, ids: list[bytes] | None = None
+        self, caller: Caller, verb: int, sn: bytes, topic: bytes, name: bytes, ids: list[bytes] | None = None
     ) -> Errand:
         """Return a request, with the reason code where it is refused here."""
-        link = guest.link
+        link = caller.link
         home = self._consuming.home_of(link.identity.tenant, topic)
-        errand = Errand(guest, verb, sn, topic, name, home, ids or [])
+        errand = Errand(caller, verb, sn, topic, name, home, ids or [])
         if verb != LEAVES:
             errand.code = self._consuming.refusal(link, topic, name)
         errand.away_ms = self._worker.clock.mono_ms + self._answer_within_ms
         return errand
 
-    def _caller(self, guest: Guest) -> Caller:
-        caller = self._callers.get(guest)
-        if caller is None:
-            self._number += 1
-            caller = self._callers[guest] = self._by_number[self._number] = Caller(guest, self._number)
-        return caller
-
-    def lost(self, guest: Guest) -> None:
-        caller = self._callers.pop(guest, None)
-        if caller is None:
+    def lost(self, caller: Caller) -> None:
+        caller = cast(FarCaller, caller)
+        if self._callers.pop(caller.number, None) is None:
             return
-        del self._by_number[caller.number]
         self._stuck.pop(caller, None)
         if not self._callers:
             self._topics.clear()
@@ -213,23 +212,23 @@ class FarQueues(Requests):
             if wire is not None:
                 wire.say(frames.Departed(caller.number))
 
-    def go_on(self, guest: Guest) -> None:
-        caller = self._callers.get(guest)
-        if caller is not None:
+    def go_on(self, caller: Caller) -> None:
+        caller = cast(FarCaller, caller)
+        if caller.number in self._callers:
             self._send(caller)
 
     # Requests leave
 
-    def _wait(self, caller: Caller, line: Line, errand: Errand) -> None:
+    def _wait(self, caller: FarCaller, line: Line, errand: Errand) -> None:
         """Put a request behind the others of its line. It is charged to the connection until it is answered."""
         line.waiting.append(errand)
         self._commit.deferred_bytes += errand.weight
-        self._commit.charge(caller.guest.link, errand.weight)
+        self._commit.charge(caller.link, errand.weight)
         self._send(caller)
 
-    def _send(self, caller: Caller) -> None:
+    def _send(self, caller: FarCaller) -> None:
         """Ask the homes for what may be asked now; of what follows a HELLO, nothing before that is answered."""
-        if not caller.guest.link.ready:
+        if not caller.link.ready:
             return
         for line in (caller.members, caller.acks):
             while line.waiting and self._leaves(caller, line, line.waiting[0]):
@@ -238,7 +237,7 @@ class FarQueues(Requests):
         while pulls.waiting and not pulls.asked and self._pulls(caller, pulls.waiting[0]):
             pass
 
-    def _leaves(self, caller: Caller, line: Line, errand: Errand) -> bool:
+    def _leaves(self, caller: FarCaller, line: Line, errand: Errand) -> bool:
         """Let the first of a line leave, if nothing of another home is under way; one that is refused is answered."""
         if errand.code:
             if line.asked:
@@ -250,12 +249,12 @@ class FarQueues(Requests):
             return False
         return self._ask(caller, line, errand)
 
-    def _pulls(self, caller: Caller, errand: Errand) -> bool:
+    def _pulls(self, caller: FarCaller, errand: Errand) -> bool:
         """Let the first PULL leave, if the client has room for its answer, behind what was to join or to leave."""
-        link = caller.guest.link
+        link = caller.link
         if errand.over:
             caller.pulls.waiting.popleft()
-            caller.guest.voice.pulled(errand.sn, [])
+            caller.voice.pulled(errand.sn, [])
             return True
         if caller.members.waiting or link.paused:
             return False
@@ -269,7 +268,7 @@ class FarQueues(Requests):
             return False
         return self._ask(caller, caller.pulls, errand)
 
-    def _ask(self, caller: Caller, line: Line, errand: Errand) -> bool:
+    def _ask(self, caller: FarCaller, line: Line, errand: Errand) -> bool:
         """Ask the home; False if it is away."""
         wire = self._wires.get(errand.home)
         if wire is None:
@@ -278,29 +277,28 @@ class FarQueues(Requests):
         line.asked.append(line.waiting.popleft())
         caller.told.add(errand.home)
         wait_ms = max(0, errand.until_ms - self._worker.clock.mono_ms)
-        guest = caller.guest
         joins = errand.verb == JOINS
         wire.say(
             frames.Requested(
                 caller.number,
                 errand.verb,
-                guest.link.identity.tenant,
+                caller.link.identity.tenant,
                 errand.sn,
                 errand.topic,
                 errand.name,
                 errand.most,
                 wait_ms,
                 errand.ids,
-                guest.link.identity.user or "" if joins else "",
-                guest.voice.device(errand.sn) if joins else "",
+                caller.link.identity.user or "" if joins else "",
+                caller.voice.device(errand.sn) if joins else "",
             )
         )
         return True
 
-    def written(self, caller: Caller) -> None:
+    def written(self, caller: FarCaller) -> None:
         """Go on with a connection for whom what it has to read was written, or waits for it."""
         caller.again = False
-        if not caller.guest.link.closed:
+        if not caller.link.closed:
             self._send(caller)
 
     # Answers come
@@ -315,7 +313,7 @@ class FarQueues(Requests):
     def _poured(self, wire: Wire, frame: frames.Poured) -> None:
         """Answer a PULL. What its consumer may not read any more its home takes back, since the connection ends."""
         self._count(wire.far, int(frames.weight_of_all(frame.messages)))
-        caller = self._by_number.get(frame.connection)
+        caller = self._callers.get(frame.connection)
         if caller is None:
             return  # it has ended
         pull = _first(caller.pulls, wire.far)
@@ -323,13 +321,13 @@ class FarQueues(Requests):
         if pull.stay is not None and not pull.stay.reading.holds():
             pull.stay.reading.end()
             return
-        caller.guest.voice.pulled(pull.sn, frame.messages)
+        caller.voice.pulled(pull.sn, frame.messages)
         if frame.messages:
-            caller.guest.link.spend(len(frame.messages))
+            caller.link.spend(len(frame.messages))
         self._send(caller)
 
     def _answered(self, wire: Wire, frame: frames.Answered) -> None:
-        caller = self._by_number.get(frame.connection)
+        caller = self._callers.get(frame.connection)
         if caller is not None:
             line = caller.acks if frame.verb == ACKS else caller.members
             _first(line, wire.far)
@@ -337,17 +335,17 @@ class FarQueues(Requests):
             self._send(caller)
 
     def _notified(self, wire: Wire, frame: frames.Notified) -> None:
-        caller = self._by_number.get(frame.connection)
+        caller = self._callers.get(frame.connection)
         if caller is not None:
             stay = caller.stays.get((frame.sn, frame.topic, frame.cluster))
             if stay is None or stay.reading.holds():
-                caller.guest.voice.notify(frame.sn, frame.topic, frame.cluster, frame.available)
+                caller.voice.notify(frame.sn, frame.topic, frame.cluster, frame.available)
             self._send(caller)
 
     def _refused(self, wire: Wire, frame: frames.Refused) -> None:
-        caller = self._by_number.get(frame.connection)
+        caller = self._callers.get(frame.connection)
         if caller is not None:
-            caller.guest.link.on_protocol_error(ProtocolError(frame.code, frame.reason))
+            caller.link.on_protocol_error(ProtocolError(frame.code, frame.reason))
 
     def _count(self, home: int, weight: int) -> None:
         """Tell a home that what it has poured has come."""
@@ -356,11 +354,11 @@ class FarQueues(Requests):
             self._taken[home] += weight
             wire.say(frames.Taken(self._taken[home]))
 
-    def _answer(self, caller: Caller, line: Line, code: int) -> None:
+    def _answer(self, caller: FarCaller, line: Line, code: int) -> None:
         """Answer the first request of a line."""
         errand = line.asked.popleft()
         self._commit.ran(errand)
-        voice = caller.guest.voice
+        voice = caller.voice
         if errand.verb == ACKS:
             voice.acknowledged(errand.sn, code)
         elif errand.verb == LEAVES:
@@ -370,7 +368,7 @@ class FarQueues(Requests):
             if errand.stay is not None:
                 self._joined(caller, errand.stay, code)
 
-    def _joined(self, caller: Caller, stay: Stay, code: int) -> None:
+    def _joined(self, caller: FarCaller, stay: Stay, code: int) -> None:
         """Note the answer to a JOIN. Where it was the last one and nobody has joined, there is no such consumer. If it
         has a PULL waiting, that ends the connection: it would keep names that nobody has."""
         stay.joins -= 1
@@ -381,7 +379,7 @@ class FarQueues(Requests):
         elif not stay.joined and not stay.joins and not stay.over:
             del caller.stays[stay.key]
             if any(pull.stay is stay for pull in caller.pulls.waiting):
-                caller.guest.link.on_protocol_error(ProtocolError(code, "PULL by who may not JOIN"))
+                caller.link.on_protocol_error(ProtocolError(code, "PULL by who may not JOIN"))
 
     # Wires
 
@@ -401,29 +399,29 @@ class FarQueues(Requests):
                 self._end(caller)
             caller.told.discard(home)
 
-    def _end(self, caller: Caller) -> None:
+    def _end(self, caller: FarCaller) -> None:
         """End a connection, one of many: what is raised costs no other one."""
-        link = caller.guest.link
+        link = caller.link
         try:
-            caller.guest.voice.fail(rc.SERVER_UNAVAILABLE, "the shard of a topic queue is away")
+            caller.voice.fail(rc.SERVER_UNAVAILABLE, "the shard of a topic queue is away")
             link.close()
         except Exception as error:  # noqa: BLE001
             self._worker.contain("group", link, error)
 
-    def _go_on_alone(self, caller: Caller) -> None:
+    def _go_on_alone(self, caller: FarCaller) -> None:
         """Go on with a connection whose homes were away, one of many: what is raised costs no other one."""
         self._stuck.pop(caller, None)
         try:
             self._send(caller)
         except Exception as error:  # noqa: BLE001
-            self._worker.contain("group", caller.guest.link, error)
+            self._worker.contain("group", caller.link, error)
 
     def on_timer(self) -> None:
         """Answer those whose homes have been away for too long."""
         for caller in list(self._stuck):
             self._give_up(caller, self._worker.clock.mono_ms)
 
-    def _give_up(self, caller: Caller, now_ms: int) -> None:
+    def _give_up(self, caller: FarCaller, now_ms: int) -> None:
         for line in (caller.members, caller.acks):
             for errand in line.waiting:
                 if errand.away_ms <= now_ms and errand.home not in self._wires and not errand.code:
@@ -446,8 +444,8 @@ def _first(line: Line, home: int) -> Errand:
 class _Again(Deferred):
     """Looks at a connection again once others have had their turn."""
 
-    def __init__(self, far: FarQueues, caller: Caller) -> None:
-        super().__init__(caller.guest.link)
+    def __init__(self, far: FarQueues, caller: FarCaller) -> None:
+        super().__init__(caller.link)
         self._far = far
         self._caller = caller
 

@@ -52,22 +52,20 @@ _RATE_OVER_MS: Final = 10_000  # what happened longer ago counts for less and le
 class Consumer:
     """One device's part in a cluster, on one connection. `asking`: its PULLs that are not answered."""
 
-    def __init__(self, link: Link, voice: Voice, sn: bytes, cluster: Cluster) -> None:
-        self.link = link
-        self.voice = voice
+    def __init__(self, guest: Guest, sn: bytes, cluster: Cluster) -> None:
+        self.guest = guest
         self.sn = sn
         self.cluster = cluster
         self.asking: i64 = 0
-        self.reading = Reading(link, voice.device(sn), cluster.queue.topic)
+        self.reading = Reading(guest.link, guest.voice.device(sn), cluster.queue.topic)
         self.holds: dict[int, Draw] = {}
 
 
 class Pull:
     """A PULL that is not answered: `over` says that its consumer has left."""
 
-    def __init__(self, consumer: Consumer, sn: bytes, most: i64, until_ms: int) -> None:
+    def __init__(self, consumer: Consumer, most: i64, until_ms: int) -> None:
         self.consumer = consumer
-        self.sn = sn
         self.most: i64 = most
         self.until_ms = until_ms
         self.timer: Timer | None = None
@@ -75,10 +73,21 @@ class Pull:
         self.over = False
 
 
-class Party:
-    """What one connection has to do with clusters: its consumers, by SN, topic and cluster, and its PULLs in order."""
+class Caller:
+    """One connection whose devices ask for something of topic queues."""
 
-    def __init__(self) -> None:
+    def __init__(self, link: Link, voice: Voice) -> None:
+        self.link = link
+        self.voice = voice
+
+
+class Guest(Caller):
+    """A connection as the clusters of this shard see it: its consumers, by SN, topic and cluster, and its PULLs in order.
+    `joining`: JOINs that are not durable yet."""
+
+    def __init__(self, link: Link, voice: Voice) -> None:
+        super().__init__(link, voice)
+        self.joining: i64 = 0
         self.consumers: dict[tuple[bytes, bytes, bytes], Consumer] = {}
         self.pulls: deque[Pull] = deque()
 
@@ -90,7 +99,7 @@ class _Live:
     def __init__(self) -> None:
         self.consumers: dict[Consumer, None] = {}
         self.idle: OrderedDict[Consumer, None] = OrderedDict()
-        self.waiting: OrderedDict[Party, None] = OrderedDict()
+        self.waiting: OrderedDict[Guest, None] = OrderedDict()
         self.deadlines: deque[Draw] = deque()
         self.by_id: dict[bytes, list[int]] = {}  # what is held or was given back
         self.timer: Timer | None = None
@@ -185,7 +194,7 @@ class Clusters(Readers, Waker):
         """Return the client ids of some of the consumers of a cluster."""
         live = self._live.get(cluster)
         consumers = [] if live is None else list(live.consumers)[:most]
-        return [consumer.voice.device(consumer.sn) for consumer in consumers]
+        return [consumer.guest.voice.device(consumer.sn) for consumer in consumers]
 
     def attendance(self, cluster: Cluster) -> Attendance:
         """Tell who reads a cluster now, and how fast."""
@@ -227,8 +236,8 @@ class Clusters(Readers, Waker):
         left = len(live.waiting)
         while left > 0 and live.waiting and self._gives(cluster, live):
             left -= 1
-            party, _ = live.waiting.popitem(last=False)
-            self.resume(party)
+            guest, _ = live.waiting.popitem(last=False)
+            self.resume(guest)
         if cluster.available() > 0 and not live.waiting:
             self._notify(cluster, live)
 
@@ -245,19 +254,20 @@ class Clusters(Readers, Waker):
             consumer, _ = live.idle.popitem(last=False)
             try:
                 if consumer.reading.holds():
-                    consumer.voice.notify(consumer.sn, cluster.queue.topic, cluster.name, available)
+                    topic, name = cluster.queue.topic, cluster.name
+                    consumer.guest.voice.notify(consumer.sn, topic, name, available)
             except Exception as error:  # noqa: BLE001
-                self._worker.contain("group", consumer.link, error)
+                self._worker.contain("group", consumer.guest.link, error)
 
     # JOIN and LEAVE
 
-    def join(self, party: Party, link: Link, voice: Voice, sn: bytes, cluster: Cluster) -> None:
+    def join(self, guest: Guest, sn: bytes, cluster: Cluster) -> None:
         """Let a consumer join, or join again."""
         key = (sn, cluster.queue.topic, cluster.name)
-        consumer = party.consumers.get(key)
+        consumer = guest.consumers.get(key)
         if consumer is None or consumer.cluster is not cluster:
-            consumer = Consumer(link, voice, sn, cluster)
-            party.consumers[key] = consumer
+            consumer = Consumer(guest, sn, cluster)
+            guest.consumers[key] = consumer
         live = self.live(cluster)
         live.consumers[consumer] = None
         if consumer.asking == 0:
@@ -265,39 +275,39 @@ class Clusters(Readers, Waker):
         if cluster.available() > 0:
             self._notify(cluster, live)
 
-    def leave(self, party: Party, sn: bytes, topic: bytes, name: bytes) -> bool:
+    def leave(self, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> bool:
         """Let a consumer leave: what it holds goes to others. False if it was none."""
-        consumer = party.consumers.pop((sn, topic, name), None)
+        consumer = guest.consumers.pop((sn, topic, name), None)
         if consumer is None:
             return False
-        for pull in party.pulls:
+        for pull in guest.pulls:
             if pull.consumer is consumer:
                 pull.over = True
-        self._gone(party, consumer)
-        self.go_on(party)
+        self._gone(consumer)
+        self.go_on(guest)
         return True
 
-    def lost(self, party: Party) -> None:
+    def lost(self, guest: Guest) -> None:
         """Note that the connection has ended."""
-        for pull in party.pulls:
+        for pull in guest.pulls:
             if pull.timer is not None:
                 pull.timer.cancel()
-        party.pulls.clear()
-        consumers, party.consumers = list(party.consumers.values()), {}
+        guest.pulls.clear()
+        consumers, guest.consumers = list(guest.consumers.values()), {}
         for consumer in consumers:
             try:
-                self._gone(party, consumer)
+                self._gone(consumer)
             except Exception as error:  # noqa: BLE001  what it still holds goes back when it is overdue
                 self._worker.contain("group", None, error)
 
-    def _gone(self, party: Party, consumer: Consumer) -> None:
-        cluster = consumer.cluster
+    def _gone(self, consumer: Consumer) -> None:
+        cluster, guest = consumer.cluster, consumer.guest
         live = self.live(cluster)
         cluster.used_us = self._worker.clock.now_us
         live.consumers.pop(consumer, None)
         live.idle.pop(consumer, None)
-        if not party.pulls or party.pulls[0].consumer is consumer:  # else another one of the connection waits
-            live.waiting.pop(party, None)
+        if not guest.pulls or guest.pulls[0].consumer is consumer:  # else another one of the connection waits
+            live.waiting.pop(guest, None)
         for draw in list(consumer.holds.values()):
             cluster.give_back(draw)
             _let_go(draw)
@@ -305,36 +315,36 @@ class Clusters(Readers, Waker):
 
     # PULL
 
-    def pull(self, party: Party, pull: Pull) -> None:
+    def pull(self, pull: Pull) -> None:
         """Answer a PULL now, when there is something, or when its time is over; PULLs before it come first."""
-        if len(party.pulls) >= PULLS_MAX:
+        guest = pull.consumer.guest
+        if len(guest.pulls) >= PULLS_MAX:
             raise ProtocolError(rc.RECEIVE_MAXIMUM_EXCEEDED, "more PULLs than may wait")
         pull.consumer.asking += 1
         self.live(pull.consumer.cluster).idle.pop(pull.consumer, None)
-        party.pulls.append(pull)
-        if len(party.pulls) == 1:
-            self.go_on(party)
+        guest.pulls.append(pull)
+        if len(guest.pulls) == 1:
+            self.go_on(guest)
 
-    def go_on(self, party: Party) -> None:
+    def go_on(self, guest: Guest) -> None:
         """Answer the PULLs of a connection, as far as they can be."""
-        while party.pulls:
-            pull = party.pulls[0]
-            if not self._answered(party, pull):
+        while guest.pulls:
+            pull = guest.pulls[0]
+            if not self._answered(pull):
                 return
             if pull.timer is not None:
                 pull.timer.cancel()
                 pull.timer = None
-            if party.pulls and party.pulls[0] is pull:
-                party.pulls.popleft()
+            if guest.pulls and guest.pulls[0] is pull:
+                guest.pulls.popleft()
                 self._asks_less(pull.consumer)
 
-    def resume(self, party: Party) -> None:
+    def resume(self, guest: Guest) -> None:
         """Go on with a connection on somebody else's behalf, who does not hear what that raises."""
         try:
-            self.go_on(party)
+            self.go_on(guest)
         except Exception as error:  # noqa: BLE001
-            link = party.pulls[0].consumer.link if party.pulls else None
-            self._worker.contain("group", link, error)
+            self._worker.contain("group", guest.link, error)
 
     def _asks_less(self, consumer: Consumer) -> None:
         """Note that a PULL of a consumer is answered."""
@@ -343,48 +353,50 @@ class Clusters(Readers, Waker):
         if consumer.asking == 0 and consumer in live.consumers:
             live.idle[consumer] = None
 
-    def _answered(self, party: Party, pull: Pull) -> bool:
+    def _answered(self, pull: Pull) -> bool:
         """Answer a PULL, or have it wait."""
         consumer = pull.consumer
+        link, voice = consumer.guest.link, consumer.guest.voice
         if pull.over or pull.most == 0:
-            consumer.voice.pulled(pull.sn, [])
+            voice.pulled(consumer.sn, [])
             return True
-        if pull.reserving or consumer.link.paused:
+        if pull.reserving or link.paused:
             return False
-        if consumer.link.buffered() > self._settings.write_buffer_high:
-            return self._go_on_later(party, pull)  # whether it reads is known behind the write
+        if link.buffered() > self._settings.write_buffer_high:
+            return self._go_on_later(pull)  # whether it reads is known behind the write
         if not consumer.reading.holds():
             consumer.reading.end()
             return False
         cluster = consumer.cluster
-        if self._must_reserve(party, pull):
+        if self._must_reserve(pull):
             return False
         lag = cluster.lag()
         found = self._draw(consumer, pull.most)
         if not found and cluster.lag() < lag:
-            return self._go_on_later(party, pull)  # all that it came to was dropped
+            return self._go_on_later(pull)  # all that it came to was dropped
         if not found and self._worker.clock.mono_ms < pull.until_ms:
-            self._wait(party, pull)
+            self._wait(pull)
             return False
         live = self.live(cluster)
-        live.waiting.pop(party, None)
-        consumer.voice.pulled(pull.sn, found)
+        live.waiting.pop(consumer.guest, None)
+        voice.pulled(consumer.sn, found)
         if found:
-            consumer.link.spend(len(found))
+            link.spend(len(found))
         return True
 
-    def _go_on_later(self, party: Party, pull: Pull) -> bool:
-        self._commit.defer(_GoOn(self, party, pull))
+    def _go_on_later(self, pull: Pull) -> bool:
+        self._commit.defer(_GoOn(self, pull))
         pull.reserving = True
         return False
 
-    def _wait(self, party: Party, pull: Pull) -> None:
-        self.live(pull.consumer.cluster).waiting[party] = None
+    def _wait(self, pull: Pull) -> None:
+        guest = pull.consumer.guest
+        self.live(pull.consumer.cluster).waiting[guest] = None
         if pull.timer is None:
-            pull.timer = _PullOver(self, party)
+            pull.timer = _PullOver(self, guest)
             self._timers.schedule(pull.until_ms, pull.timer)
 
-    def _must_reserve(self, party: Party, pull: Pull) -> bool:
+    def _must_reserve(self, pull: Pull) -> bool:
         """Return whether what is to be drawn may not be sent yet: that it may have been is to be durable first."""
         cluster = pull.consumer.cluster
         queue = cluster.queue
@@ -398,19 +410,20 @@ class Clusters(Readers, Waker):
             numbers = [cluster.cluster_id, int(limit)]
             self._commit.append(number_record(CLUSTER_LIMIT, self._worker.clock.now_us, numbers))
             live.reserving = limit  # behind it: what failed before is not on its way
-        self._commit.defer(_Reserved(self, party, pull, cluster, live.reserving))
+        self._commit.defer(_Reserved(self, pull, live.reserving))
         pull.reserving = True
         return True
 
-    def reserved(self, party: Party, pull: Pull, cluster: Cluster, limit: i64) -> None:
+    def reserved(self, pull: Pull, limit: i64) -> None:
         """Note that the limit of what a PULL reserved is durable."""
+        cluster = pull.consumer.cluster
         cluster.sent_limit = max(cluster.sent_limit, limit)
-        self.continued(party, pull)
+        self.continued(pull)
 
-    def continued(self, party: Party, pull: Pull) -> None:
+    def continued(self, pull: Pull) -> None:
         """Note that what a PULL waited for has happened."""
         pull.reserving = False
-        self.go_on(party)
+        self.go_on(pull.consumer.guest)
 
     def _draw(self, consumer: Consumer, most: i64) -> list[Draught]:
         """Take messages out of the line for a consumer, as many as are there and one answer may have."""
@@ -579,45 +592,42 @@ def _is_unfinished(cluster: Cluster, serials: list[int]) -> bool:
 class _Reserved(Deferred):
     """Goes on with a PULL once the limit that it asked for, of what may have been delivered, is durable."""
 
-    def __init__(self, clusters: Clusters, party: Party, pull: Pull, cluster: Cluster, limit: i64) -> None:
-        super().__init__(pull.consumer.link)
+    def __init__(self, clusters: Clusters, pull: Pull, limit: i64) -> None:
+        super().__init__(pull.consumer.guest.link)
         self._clusters = clusters
-        self._party = party
         self._pull = pull
-        self._cluster = cluster
         self._limit: i64 = limit
 
     def run(self) -> None:
-        self._clusters.reserved(self._party, self._pull, self._cluster, self._limit)
+        self._clusters.reserved(self._pull, self._limit)
 
 
 class _GoOn(Deferred):
     """Goes on with the PULL of a connection once others have had their turn, and what the connection has to read was
     written or waits for it."""
 
-    def __init__(self, clusters: Clusters, party: Party, pull: Pull) -> None:
-        super().__init__(pull.consumer.link)
+    def __init__(self, clusters: Clusters, pull: Pull) -> None:
+        super().__init__(pull.consumer.guest.link)
         self._clusters = clusters
-        self._party = party
         self._pull = pull
 
     def run(self) -> None:
-        self._clusters.continued(self._party, self._pull)
+        self._clusters.continued(self._pull)
 
 
 class _PullOver(Timer):
     """Ends the oldest PULL of a connection when its time is over."""
 
-    def __init__(self, clusters: Clusters, party: Party) -> None:
+    def __init__(self, clusters: Clusters, guest: Guest) -> None:
         super().__init__()
         self._clusters = clusters
-        self._party = party
+        self._guest = guest
 
     def fire(self, now_ms: int) -> None:
-        pulls = self._party.pulls
+        pulls = self._guest.pulls
         if pulls and pulls[0].timer is self:
             pulls[0].timer = None
-        self._clusters.go_on(self._party)
+        self._clusters.go_on(self._guest)
 
 
 class _Overdue(Timer):

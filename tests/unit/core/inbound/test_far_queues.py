@@ -12,8 +12,7 @@ from typing import Final
 import pytest
 from mypy_extensions import i64
 
-from headrace.core.inbound.consuming import Guest
-from headrace.core.inbound.far_queues import Errand
+from headrace.core.inbound.far_queues import Errand, FarCaller
 from headrace.core.inbound.queue_talk import QueueTalk
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.voice import Draught, Voice
@@ -71,27 +70,27 @@ class Service:
         self.link.version = 5
         self.link.ready = True
         self.ear: Ear = Ear()
-        self.guest = Guest(self.link, self.ear)
+        self.caller = self.owner.devices.requests.caller(self.link, self.ear)
 
     @property
     def told(self) -> list[tuple[str, int]]:
         return self.ear.told
 
     def join(self, topic: str, cluster: bytes = b"c") -> None:
-        self.owner.devices.requests.join(self.guest, SN, topic.encode(), cluster)
+        self.owner.devices.requests.join(self.caller, SN, topic.encode(), cluster)
 
     def leave(self, topic: str, cluster: bytes = b"c") -> None:
-        self.owner.devices.requests.leave(self.guest, SN, topic.encode(), cluster)
+        self.owner.devices.requests.leave(self.caller, SN, topic.encode(), cluster)
 
     def pull(self, topic: str, most: int = 256, wait_ms: int = 0, cluster: bytes = b"c") -> None:
-        self.owner.devices.requests.pull(self.guest, SN, topic.encode(), cluster, most, wait_ms)
+        self.owner.devices.requests.pull(self.caller, SN, topic.encode(), cluster, most, wait_ms)
 
     def ack(self, topic: str, ids: list[bytes], cluster: bytes = b"c") -> None:
-        self.owner.devices.requests.ack(self.guest, SN, topic.encode(), cluster, ids)
+        self.owner.devices.requests.ack(self.caller, SN, topic.encode(), cluster, ids)
 
     def end(self) -> None:
         self.link.closed = True
-        self.owner.devices.requests.lost(self.guest)
+        self.owner.devices.requests.lost(self.caller)
 
     def take(self, topic: str, most: int = 256) -> list[Draught]:
         self.ear.got = []
@@ -233,7 +232,7 @@ def test_nothing_is_answered_before_a_hello_is(queues: Queues) -> None:
     queues.carry()
     assert service.told == []
     service.link.ready = True
-    service.owner.devices.requests.go_on(service.guest)
+    service.owner.devices.requests.go_on(service.caller)
     queues.carry()
     assert service.told == [("join", rc.TOPIC_NAME_INVALID), ("join", 0)]
 
@@ -424,7 +423,8 @@ def test_requests_that_wait_and_consumers_keep_a_long_topic_once(queues: Queues)
     service.pull(topic, 1, 60_000)
     talk = queues.wired[1].neighbours.queues
     assert isinstance(talk, QueueTalk)
-    caller = talk.far._callers[service.guest]
+    caller = service.caller
+    assert isinstance(caller, FarCaller)
     assert len({id(topic) for _, topic, _ in caller.stays}) == 1
     assert len(caller.pulls.waiting) == 50
     assert len({id(errand.topic) for errand in caller.pulls.waiting}) == 1
@@ -446,9 +446,8 @@ def test_leave_looks_through_no_line_of_pulls_and_ends_those_of_its_consumer_alo
     queues.carry()
     for name in (b"c", b"d", b"c"):
         service.pull(topic, 1, 1000, name)
-    talk = queues.wired[1].neighbours.queues
-    assert isinstance(talk, QueueTalk)
-    pulls = talk.far._callers[service.guest].pulls
+    assert isinstance(service.caller, FarCaller)
+    pulls = service.caller.pulls
     pulls.waiting = Unlooked(pulls.waiting)
     service.leave(topic)
     service.leave(topic)
@@ -526,7 +525,7 @@ def test_a_connection_that_cannot_be_told_why_it_ends_keeps_no_other_one_from_it
     if this shard never spoke to itself again."""
     topic = queues.wired.topic_in(0)
     one, two = queues.service(shard, topic), queues.service(shard, topic)
-    one.guest.voice = Hoarse()
+    one.caller.voice = Hoarse()
     if shard == 0:
         talk = queues.wired[0].neighbours.queues
         assert isinstance(talk, QueueTalk)
@@ -640,7 +639,7 @@ class Asynchronous(Queues):
     def open_one(self) -> None:
         topic, service = self.rng.choice(self.topics), Service(self, self.rng.randrange(3))
         service.ear = Reader(self.clusters[topic])
-        service.guest.voice = service.ear
+        service.caller.voice = service.ear
         self.services.append(service)
         self.reads[service] = topic
         service.join(topic)
@@ -766,7 +765,7 @@ class Scarce(Asynchronous):
         """One of the clients asks for something."""
         if len(self.services) < 6 and self.rng.random() < 0.3:
             topic, service = self.rng.choice(self.topics), Service(self, self.rng.randrange(3))
-            service.ear = service.guest.voice = Forgetful(self.clusters[topic])
+            service.ear = service.caller.voice = Forgetful(self.clusters[topic])
             self.services.append(service)
             self.reads[service] = topic
         elif self.services:

@@ -13,10 +13,9 @@ from mypy_extensions import i64
 from headrace.core.broker import Broker
 from headrace.core.homes import Homes
 from headrace.core.inbound import consuming
-from headrace.core.inbound.consuming import Guest
 from headrace.core.inbound.devices import DeviceLink
 from headrace.core.outbound import clusters
-from headrace.core.outbound.clusters import Consumer, Party
+from headrace.core.outbound.clusters import Consumer, Guest
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.ports.settings import BrokerSettings
@@ -679,12 +678,12 @@ def test_nobody_who_waits_is_asked_while_no_more_may_be_in_flight(monkeypatch: p
     bench.publish(1)
     got = bench.pull(first, 1)
     notes = [waits(bench, other, 1) for other in others]
-    asked: list[Party] = []
+    asked: list[Guest] = []
     go_on = bench.consuming.clusters.go_on
 
-    def noted(party: Party) -> None:
-        asked.append(party)
-        go_on(party)
+    def noted(guest: Guest) -> None:
+        asked.append(guest)
+        go_on(guest)
 
     monkeypatch.setattr(bench.consuming.clusters, "go_on", noted)
     bench.publish(2)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from frame_doors import Door, Node
-from headrace.core.inbound.consuming import Guest
+from headrace.core.outbound.clusters import Guest
 from headrace.core.outbound.removing import Removal
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.record import DROP_LIMIT, DROP_REMOVED
