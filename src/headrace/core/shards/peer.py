@@ -218,10 +218,15 @@ class Copied(Frame):
         self.user = user
 
     def encode(self) -> bytes:
-        if not self.user:
-            return _record(bytes([BEGUN if self.begins else COPIED]), self.copy)
-        user = self.user.encode("utf-8")
-        return _record(_USER.pack(BEGUN_BY, len(user)) + user, self.copy)
+        out = BytesWriter()
+        if self.user:
+            user = self.user.encode("utf-8")
+            out.write(_USER.pack(BEGUN_BY, len(user)))
+            out.write(user)
+        else:
+            out.append(BEGUN if self.begins else COPIED)
+        self.copy.encode_into(out)
+        return out.getvalue()
 
 
 class Looked(Frame):
@@ -241,7 +246,10 @@ class Passed(Frame):
         self.message = message
 
     def encode(self) -> bytes:
-        return _record(bytes([PASSED]), self.message)
+        out = BytesWriter()
+        out.append(PASSED)
+        self.message.encode_into(out)
+        return out.getvalue()
 
 
 class Confirmed(Frame):
@@ -257,13 +265,6 @@ class Confirmed(Frame):
 def _filter(tenant: str, topic_filter: str) -> bytes:
     name, path = tenant.encode("utf-8"), topic_filter.encode("utf-8")
     return _FILTER.pack(len(name), len(path)) + name + path
-
-
-def _record(head: bytes, message: Message) -> bytes:
-    out = BytesWriter()
-    out.write(head)
-    message.encode_into(out)
-    return out.getvalue()
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -16,7 +16,7 @@ import struct
 from typing import Final
 
 from headrace.core.shards import group_frames, peer, queue_frames, retained_frames
-from headrace.core.shards.peer import COPIED, Frame, decode_message
+from headrace.core.shards.peer import COPIED, PASSED, Frame, decode_message
 from headrace.errors import CorruptRecord
 
 _DECODERS: Final = peer.DECODERS | retained_frames.DECODERS | group_frames.DECODERS | queue_frames.DECODERS
@@ -26,7 +26,7 @@ def decode(data: bytes) -> Frame:
     """Return the frame of these bytes. Raises CorruptRecord."""
     kind = data[0] if len(data) else 0
     try:
-        if kind == COPIED:  # as most are
+        if kind in (COPIED, PASSED):  # as most are
             return decode_message(data)
         decoder = _DECODERS.get(kind)
         if decoder is None:
