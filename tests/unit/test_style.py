@@ -30,6 +30,10 @@ TESTED_TOGETHER = {
         "headrace/storage/memory_storage.py",
         "headrace/storage/port.py",
     ],
+    "tests/contract/test_queue_store.py": [
+        "headrace/core/ports/queue_store.py",
+        "headrace/stores/memory.py",
+    ],
     "tests/unit/core/test_broker.py": [
         "headrace/core/inbound/acknowledging.py",
         "headrace/core/inbound/connack.py",

@@ -1,0 +1,95 @@
+"""What streams are called in the stores, and back.
+
+Each byte of the UTF-8 of a tenant or a client id outside `[A-Za-z0-9-]` stands as an underline and two hexadecimal
+digits: a `}` would end Redis's hash tag, and `/` and `.` are free to separate tenant and client wherever a store takes
+them. Where there would be more than `TAG_MAX` characters, which no honest client has, a digest stands for the rest. A
+scan cannot give such an id back: it gives U+0000, which no client id holds (MQTT-1.5.4-2), with what stands in the key::
+
+    Redis    <prefix>:{<tenant>/<client>}:<journal>:<generation>:<incarnation>     the queue, a stream
+             <prefix>:{<tenant>/<client>}:<journal>                                the context, a hash
+
+Generation and incarnation are decimal numbers, the journal the hexadecimal digits of its uuid.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+from typing import Final
+
+from headrace.core.ports.queue_store import QueueName
+
+TAG_MAX: Final = 160
+_PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")
+_ESCAPED: Final = tuple(chr(byte) if byte in _PLAIN else f"_{byte:02X}" for byte in range(256))
+_ESCAPE: Final = re.compile("_([0-9A-F]{2})")
+_DIGEST: Final = "__"  # no escaped text has two underlines in a row
+_SHORTENED: Final = "\0"
+_KEY: Final = re.compile(r"\{([A-Za-z0-9_-]*)/([A-Za-z0-9_-]*)\}:([0-9a-f]+):([0-9]+):([0-9]+)")
+
+
+def escaped(text: str) -> str:
+    """Return a text of `[A-Za-z0-9-]` and underlines alone. Different texts stay different."""
+    if text.startswith(_SHORTENED):
+        return text[1:]
+    return "".join([_ESCAPED[byte] for byte in text.encode("utf-8", "surrogatepass")])
+
+
+def unescaped(text: str) -> str:
+    """Return a text of which `escaped` makes this one."""
+    if _DIGEST in text:
+        return _SHORTENED + text
+    unpacked = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text).encode("latin-1")
+    return unpacked.decode("utf-8", "surrogatepass")
+
+
+def shortened(text: str, most: int) -> str:
+    """Return an escaped text, cut to `most` characters where it has more, with a digest of it behind."""
+    if len(text) <= most:
+        return text
+    digest = _DIGEST + blake2b(text.encode(), digest_size=16).hexdigest()
+    kept = text[: most - len(digest)]
+    return re.sub("_[0-9A-F]?$", "", kept) + digest
+
+
+class RedisNames:
+    """The keys of one prefix in Redis. All keys of a client have the same hash tag, so they are in one slot."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+
+    def tag(self, name: QueueName) -> str:
+        """Return the hash tag of a client, with its braces."""
+        return f"{{{shortened(escaped(name.tenant), TAG_MAX)}/{shortened(escaped(name.client_id), TAG_MAX)}}}"
+
+    def stream(self, name: QueueName) -> bytes:
+        """Return the key of a queue."""
+        key = f"{self.prefix}:{self.tag(name)}:{name.journal}:{name.generation}:{name.incarnation}"
+        return key.encode()
+
+    def context(self, name: QueueName) -> bytes:
+        """Return the key of what is kept of a client beside its queues."""
+        return f"{self.prefix}:{self.tag(name)}:{name.journal}".encode()
+
+    def marker(self, tag: str) -> bytes:
+        """Return the key by which a primary is told from one that was wiped; `tag` lies in a slot of that primary."""
+        return f"{self.prefix}:{{{tag}}}:primary".encode()
+
+    def pattern(self) -> bytes:
+        """Return what SCAN looks for: the queues of all clients."""
+        literal = re.sub(r"([*?\[\]\\])", r"\\\1", self.prefix)
+        return f"{literal}:{{*}}:*:*:*".encode()
+
+    def name_of(self, key: bytes) -> QueueName | None:
+        """Return whose queue a key is; None if it is none of this prefix."""
+        start = f"{self.prefix}:".encode()
+        if not key.startswith(start):
+            return None
+        found = _KEY.fullmatch(key[len(start) :].decode("latin-1"))
+        if found is None:
+            return None
+        tenant, client, journal, generation, incarnation = found.groups()
+        try:
+            return QueueName(unescaped(tenant), unescaped(client), journal, int(generation), int(incarnation))
+        except UnicodeDecodeError:
+            return None
