@@ -34,6 +34,12 @@ TESTED_TOGETHER = {
         "headrace/core/ports/queue_store.py",
         "headrace/stores/memory.py",
     ],
+    "tests/unit/core/storing/test_storing.py": [
+        "headrace/core/storing/requests.py",
+        "headrace/core/storing/rows.py",
+        "headrace/core/storing/stored_queue.py",
+        "headrace/core/storing/windows.py",
+    ],
     "tests/unit/core/test_broker.py": [
         "headrace/core/inbound/acknowledging.py",
         "headrace/core/inbound/connack.py",

@@ -1,0 +1,1 @@
+"""The policy of queue stores: what lies in which store, when the journal lets go of it, and what is made anew."""
