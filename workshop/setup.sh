@@ -50,6 +50,7 @@ system_packages() {
   have mosquitto_pub || missing+=(mosquitto-clients)
   have mosquitto || missing+=(mosquitto)
   have haproxy || missing+=(haproxy)
+  have redis-server || missing+=(redis-server)
   have valgrind || missing+=(valgrind)
   have openssl || missing+=(openssl)
   have groff || missing+=(groff-base)

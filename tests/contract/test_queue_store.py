@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
@@ -23,6 +23,9 @@ from headrace.core.ports.queue_store import (
     StoreListener,
 )
 from headrace.stores.memory import MemoryStore
+from headrace.stores.redis.address import parse
+from headrace.stores.redis.store import RedisStore
+from redis_servers import RedisServer, RedisServers, redis_servers
 
 DEADLINE_S = 20.0
 JOURNAL = "5f" * 16
@@ -99,9 +102,56 @@ class Memory(Engine):
         self.store.wipe()
 
 
-@pytest.fixture(params=["memory"])
+class Redis(Engine):
+    """One server, or the servers of a cluster."""
+
+    def __init__(self, servers: list[RedisServer]) -> None:
+        self.servers = servers
+
+    async def open(self) -> QueueStore:
+        self.wipe()
+        places = ",".join(server.place for server in self.servers)
+        store = RedisStore(parse(f"redis://{places}?prefix=p"), raise_it)
+        deadline = time.monotonic() + DEADLINE_S
+        while store.up() < len(self.servers):
+            assert time.monotonic() < deadline, store.why_not()
+            await asyncio.sleep(0.001)
+        return store
+
+    def wipe(self) -> None:
+        for server in self.servers:
+            server.ask("FLUSHALL")
+
+    def close(self, store: QueueStore) -> None:
+        assert isinstance(store, RedisStore)
+        store.close()
+
+
+def raise_it(error: Exception) -> None:
+    raise error
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[RedisServers]:
+    with redis_servers() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def single(servers: RedisServers) -> list[RedisServer]:
+    return [servers.single()]
+
+
+@pytest.fixture(scope="module")
+def cluster(servers: RedisServers) -> list[RedisServer]:
+    return servers.cluster()
+
+
+@pytest.fixture(
+    params=["memory", *(pytest.param(kind, marks=pytest.mark.redis) for kind in ("single", "cluster"))]
+)
 def engine(request: pytest.FixtureRequest) -> Engine:
-    return Memory()
+    return Memory() if request.param == "memory" else Redis(request.getfixturevalue(request.param))
 
 
 class User:

@@ -34,6 +34,11 @@ TESTED_TOGETHER = {
         "headrace/core/ports/queue_store.py",
         "headrace/stores/memory.py",
     ],
+    "tests/faults/stores/test_redis.py": [
+        "headrace/stores/redis/connection.py",
+        "headrace/stores/redis/node.py",
+        "headrace/stores/redis/store.py",
+    ],
     "tests/unit/core/storing/test_storing.py": [
         "headrace/core/storing/requests.py",
         "headrace/core/storing/rows.py",

@@ -1,0 +1,111 @@
+"""Where a Redis is: `redis://[user[:password]@]host[:port][,host[:port] ...][/database][?option=value&...]`.
+
+With `rediss://` it is spoken to over TLS. Of a cluster some of its nodes are enough; of a server and its replicas all of
+them are named, since whoever is the primary among them is asked. Options: `prefix` (of all keys, "headrace"),
+`password_file`, and for TLS `ca`, `certificate` and `key`, files in PEM.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+PORT: Final = 6379
+OPTIONS: Final = ("prefix", "password_file", "ca", "certificate", "key")
+_OF_TLS: Final = ("ca", "certificate", "key")
+
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RedisAddress:
+    """The servers to begin with, and how to speak to all of them. `username` and `password` are "" where nobody signs
+    in."""
+
+    places: tuple[Place, ...]
+    username: str
+    password: str
+    database: int
+    prefix: str
+    tls: ssl.SSLContext | None
+
+
+def parse(url: str) -> RedisAddress:
+    """Return the parts of an address. ValueError says what is wrong with it, without the password."""
+    scheme, _, rest = url.partition("://")  # `urlsplit` knows one host alone
+    if scheme not in ("redis", "rediss"):
+        raise ValueError("a Redis is at redis://host:port, or at rediss://host:port over TLS")
+    if "#" in rest:
+        raise ValueError("there is a # in it; one of a password is written %23")
+    rest, _, query = rest.partition("?")
+    options = _options(query, is_tls=scheme == "rediss")
+    netloc, _, path = rest.partition("/")
+    user, _, hosts = netloc.rpartition("@")
+    username, _, password = user.partition(":")
+    if "password_file" in options:
+        password = _read(options["password_file"])
+    else:
+        password = unquote(password)
+    return RedisAddress(
+        places=tuple(_place(host) for host in hosts.split(",")),
+        username=unquote(username),
+        password=password,
+        database=_database(path),
+        prefix=options.get("prefix", "headrace"),
+        tls=_tls(options) if scheme == "rediss" else None,
+    )
+
+
+def _options(query: str, *, is_tls: bool) -> dict[str, str]:
+    """Return the options behind the `?`. Raises ValueError."""
+    options: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in OPTIONS:
+            raise ValueError(f"option {name} is not one of {', '.join(OPTIONS)}")
+        if name in _OF_TLS and not is_tls:
+            raise ValueError(f"option {name} is of rediss://")
+        if not value or name in options:
+            raise ValueError(f"option {name} has no value, or more than one")
+        options[name] = value
+    return options
+
+
+def _place(host: str) -> Place:
+    """Return host and port. Raises ValueError."""
+    split = urlsplit(f"//{host}")
+    if not split.hostname or split.path or split.username is not None:
+        raise ValueError(f"{host!r} is no host:port")
+    port = split.port  # raises ValueError
+    return split.hostname, PORT if port is None else port
+
+
+def _database(path: str) -> int:
+    """Return the number of the database, 0 by default. Raises ValueError."""
+    digits = path.strip("/")
+    if digits and not (digits.isascii() and digits.isdigit()):
+        raise ValueError(f"{digits!r} is no number of a database")
+    return int(digits or 0)
+
+
+def _read(path: str) -> str:
+    """Return the first line of a file. Raises ValueError."""
+    try:
+        return Path(path).read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
+    except OSError as error:
+        raise ValueError(f"password_file cannot be read: {error}") from None
+
+
+def _tls(options: dict[str, str]) -> ssl.SSLContext:
+    """Return how certificates are checked, and shown. Raises ValueError."""
+    if ("key" in options) and "certificate" not in options:
+        raise ValueError("option key is of no use without certificate")
+    try:
+        context = ssl.create_default_context(cafile=options.get("ca"))
+        if "certificate" in options:
+            context.load_cert_chain(options["certificate"], options.get("key"))
+    except OSError as error:  # ssl.SSLError is one
+        raise ValueError(f"a file of its TLS cannot be used: {error}") from None
+    return context

@@ -1,0 +1,422 @@
+"""The store of queues in Redis: a stream a client, an entry a message, ids that are serial numbers (T3, T4).
+
+All keys of a queue have one hash tag, so each change is one command, or one MULTI of one slot: several entries of a
+session are there together or not at all. There is no script, no TTL, and nothing is trimmed but what core asks for. A
+command that the server of its slot does not take any more (MOVED, ASK) goes on to the one it names; the map of slots is
+read again then, after a connection was lost, and every `MAP_S`. Runs on the loop. No answer is given from within a
+request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from hiredis import HiredisError, ReplyError
+
+from headrace.core.ports.queue_store import (
+    ABSENT,
+    ANOTHER,
+    DONE,
+    REFUSED,
+    UNSURE,
+    Context,
+    Primary,
+    QueueName,
+    QueueStore,
+    StoreCapabilities,
+    StoreListener,
+)
+from headrace.stores.names import RedisNames
+from headrace.stores.redis.address import Place, RedisAddress
+from headrace.stores.redis.connection import Command, Meter, packed
+from headrace.stores.redis.node import RedisNode
+from headrace.stores.redis.replies import (
+    FIELD,
+    SLOTS,
+    entries_of,
+    fault_of,
+    first_error,
+    found_in,
+    is_no_key,
+    is_smaller,
+    owners_of,
+    put_outcome,
+    redirection,
+    slot_of,
+)
+
+UNDER_WAY_MAX: Final = 8 << 20  # bytes of commands without an answer
+READ_MAX: Final = 32  # entries of one read
+SCAN_COUNT: Final = 200
+REDIRECTS_MAX: Final = 4  # of one command
+MAP_S: Final = 10.0
+MAP_AGAIN_S: Final = 0.2
+_MULTI: Final = packed(b"MULTI")
+_EXEC: Final = packed(b"EXEC")
+_ASKING: Final = packed(b"ASKING")
+
+REDIS_CAPABILITIES: Final = StoreCapabilities(
+    "redis",
+    atomic_put=True,
+    dense_ids=True,
+    tells_primary=True,
+    waits_for_replicas=True,
+    forgets_ms=2000,  # appendfsync everysec may be late by a second; replication usually is not
+    entry_bytes_max=1 << 20,
+    put_bytes_max=256 << 10,
+    put_entries_max=128,
+)
+
+Answered = Callable[[list[Any], "RedisNode"], None]
+
+
+class RedisCounters:
+    """What went wrong, by fault (`replies.FAULTS`), since the start."""
+
+    def __init__(self) -> None:
+        self.faults: dict[str, int] = {}
+        self.redirects = 0
+        self.connections_lost = 0
+
+    def note(self, error: ReplyError) -> str:
+        """Count an error and return its fault."""
+        fault = fault_of(error)
+        self.faults[fault] = self.faults.get(fault, 0) + 1
+        return fault
+
+
+class _Request(Command):
+    """A command of core. It is sent on to whoever its key has moved to."""
+
+    __slots__ = ("_answered", "_failed", "_store", "key", "node", "reads", "redirects")
+
+    def __init__(
+        self,
+        store: RedisStore,
+        key: bytes,
+        data: bytes,
+        replies: int,
+        answered: Answered,
+        failed: Callable[[int], None],
+        *,
+        writes: bool = False,
+        reads: bool = False,
+    ) -> None:
+        super().__init__(data, replies, writes)
+        self._store = store
+        self._answered = answered
+        self._failed = failed
+        self.key = key
+        self.reads = reads
+        self.redirects = 0
+        self.node: RedisNode | None = None
+
+    def done(self, replies: list[Any]) -> None:
+        error = first_error(replies)
+        if error is not None and self._store.redirected(self, error):
+            return
+        if self.packed.startswith(_ASKING):
+            del replies[0]
+        assert self.node is not None
+        self._answered(replies, self.node)
+
+    def failed(self, outcome: int) -> None:
+        self._failed(outcome)
+
+
+class RedisStore(QueueStore):
+    """The store. Made on the loop; it connects by itself, and while no server can be used `room` is 0 and the journal
+    keeps what waits. `why_not` says why that is so. `contain` gets what should not have been raised."""
+
+    def __init__(self, address: RedisAddress, contain: Callable[[Exception], None]) -> None:
+        super().__init__(REDIS_CAPABILITIES)
+        self.counters = RedisCounters()
+        self.meter = Meter()
+        self.contain = contain
+        self._address = address
+        self._names = RedisNames(address.prefix)
+        self._loop = asyncio.get_running_loop()
+        self._nodes: dict[Place, RedisNode] = {}
+        self._slots: list[RedisNode | None] | None = None  # of a cluster
+        self._had_room = False
+        self._map_wanted = asyncio.Event()
+        for place in address.places:
+            self._node_at(place)
+        self._mapping = self._loop.create_task(self._keep_map())
+
+    def close(self) -> None:
+        """End all connections. What is under way fails."""
+        self._mapping.cancel()
+        for node in self._nodes.values():
+            node.close()
+
+    def why_not(self) -> str:
+        """Return why no server can be used now, in words; "" if one can."""
+        if self.up():
+            return ""
+        return "; ".join(sorted({node.why_not for node in self._nodes.values()}))
+
+    def up(self) -> int:
+        """Return how many servers can be used, each once for every place that it is known under. Those of a cluster
+        count when the map of slots is known."""
+        nodes = [node for node in self._nodes.values() if node.primary is not None]
+        return len([node for node in nodes if not node.is_cluster or self._slots is not None])
+
+    def room(self) -> int:
+        return max(0, UNDER_WAY_MAX - self.meter.bytes) if self.up() else 0
+
+    # Requests
+
+    def put(self, number: int, name: QueueName, first: int, entries: list[bytes], begins: bool) -> None:
+        key = self._names.stream(name)
+        absent: tuple[bytes, ...] = () if begins else (b"NOMKSTREAM",)
+        adds = [
+            packed(b"XADD", key, *absent, b"%d-0" % serial, FIELD, entry)
+            for serial, entry in enumerate(entries, first)
+        ]
+        if begins:
+            adds.append(packed(b"XLEN", key))
+        is_one = len(adds) == 1
+        data = adds[0] if is_one else b"".join((_MULTI, *adds, _EXEC))
+        replies = 1 if is_one else len(adds) + 2
+        count = len(entries)
+        listener = self._listener()
+
+        def answered(found: list[Any], node: RedisNode) -> None:
+            outcome = put_outcome(found, count, begins)
+            error = first_error(found)
+            if error is not None and not is_smaller(error):
+                self._note_fault(error, node)
+            if outcome == DONE and node.primary is None:
+                outcome = UNSURE
+            listener.took(number, outcome, node.primary if outcome == DONE else None)
+
+        def failed(outcome: int) -> None:
+            listener.took(number, outcome, None)
+
+        self._send(_Request(self, key, data, replies, answered, failed, writes=True))
+
+    def look(self, number: int, name: QueueName) -> None:
+        key = self._names.stream(name)
+        listener = self._listener()
+
+        def answered(found: list[Any], node: RedisNode) -> None:
+            if is_no_key(found[0]):
+                listener.looked(number, ABSENT, None, node.primary)
+                return
+            if self._is_fault(found[0], node):
+                listener.looked(number, REFUSED, None, None)
+                return
+            listener.looked(number, DONE, found_in(found[0]), node.primary)
+
+        def failed(outcome: int) -> None:
+            listener.looked(number, outcome, None, None)
+
+        self._send(_Request(self, key, packed(b"XINFO", b"STREAM", key), 1, answered, failed))
+
+    def read(self, number: int, name: QueueName, first: int, count: int) -> None:
+        key = self._names.stream(name)
+        up_to = first + min(count, READ_MAX) - 1
+        listener = self._listener()
+
+        def answered(found: list[Any], node: RedisNode) -> None:
+            if self._is_fault(found[0], node):
+                listener.read_back(number, REFUSED, 0, [], [])
+            else:
+                listener.read_back(number, DONE, up_to, *entries_of(found[0]))
+
+        def failed(outcome: int) -> None:
+            listener.read_back(number, outcome, 0, [], [])
+
+        data = packed(b"XRANGE", key, b"%d-0" % first, b"%d-0" % up_to)
+        self._send(_Request(self, key, data, 1, answered, failed, reads=True))
+
+    def trim(self, number: int, name: QueueName, floor: int) -> None:
+        key = self._names.stream(name)
+        self._finish(number, key, packed(b"XTRIM", key, b"MINID", b"%d-0" % floor))
+
+    def delete(self, number: int, name: QueueName) -> None:
+        key = self._names.stream(name)
+        self._finish(number, key, packed(b"UNLINK", key))
+
+    def keep_context(self, number: int, name: QueueName, context: Context | None) -> None:
+        key = self._names.context(name)
+        if context is None:
+            data = packed(b"UNLINK", key)
+        else:
+            fields = (b"last_packet_id", context.last_packet_id, b"last_serial", context.last_serial)
+            data = packed(b"HSET", key, *fields, b"updated_us", context.updated_us)
+        self._finish(number, key, data)
+
+    def sight(self, number: int, primary: Primary) -> None:
+        listener = self._listener()
+        node = next((node for node in self._nodes.values() if node.primary is primary), None)
+        if node is None:
+            self._loop.call_soon(listener.seen, number, ANOTHER)
+            return
+        node.look(lambda outcome: listener.seen(number, outcome))
+
+    def scan(self, number: int, cursor: str) -> None:
+        listener = self._listener()
+        nodes = {f"{host} {port}": node for (host, port), node in self._nodes.items() if node.primary is not None}
+        at, _, within = cursor.rpartition(" ")
+        here = next((place for place in sorted(nodes) if place >= at), None)
+        if here is None:
+            self._loop.call_soon(listener.scanned, number, DONE if nodes else REFUSED, [], "")
+            return
+        data = packed(
+            b"SCAN", within if here == at else b"0", b"MATCH", self._names.pattern(), b"COUNT", SCAN_COUNT
+        )
+
+        def answered(found: list[Any], node: RedisNode) -> None:
+            if self._is_fault(found[0], node):
+                listener.scanned(number, REFUSED, [], "")
+                return
+            after, keys = found[0]
+            names = [name for name in map(self._names.name_of, keys) if name is not None]
+            # "!" is behind every port: the next server in order.
+            listener.scanned(number, DONE, names, f"{here}! 0" if after == b"0" else f"{here} {after.decode()}")
+
+        def failed(outcome: int) -> None:
+            listener.scanned(number, outcome, [], "")
+
+        self._send_to(nodes[here], _Request(self, b"", data, 1, answered, failed, reads=True))
+
+    def _finish(self, number: int, key: bytes, data: bytes) -> None:
+        """Send a command of which only is asked whether it was done, among what is put."""
+        listener = self._listener()
+
+        def answered(found: list[Any], node: RedisNode) -> None:
+            listener.finished(number, REFUSED if self._is_fault(found[0], node) else DONE)
+
+        def failed(outcome: int) -> None:
+            listener.finished(number, outcome)
+
+        self._send(_Request(self, key, data, 1, answered, failed))
+
+    def _listener(self) -> StoreListener:
+        assert self.listener is not None
+        return self.listener
+
+    # Who has a key
+
+    def _send(self, request: _Request) -> None:
+        """Send a request to the server of its key."""
+        if self._slots is not None:
+            node = self._slots[slot_of(request.key)]
+        else:
+            up = (node for node in self._nodes.values() if node.primary is not None and not node.is_cluster)
+            node = next(up, None)
+        self._send_to(node, request)
+
+    def _send_to(self, node: RedisNode | None, request: _Request) -> None:
+        if node is None or node.primary is None:
+            self._loop.call_soon(request.failed, REFUSED)
+            return
+        request.node = node
+        node.send(request, request.reads)
+
+    def redirected(self, request: _Request, error: ReplyError) -> bool:
+        """Send a request on that its server has not done because the key is elsewhere. Returns False if that is not
+        what the error says, or it was sent on too often."""
+        to = redirection(error)
+        if to is None or request.redirects >= REDIRECTS_MAX or not request.key:
+            return False
+        self.counters.redirects += 1
+        self.counters.note(error)
+        kind, host, port = to
+        if not host and request.node is not None:
+            host = request.node.place[0]
+        node = self._node_at((host, port))
+        request.redirects += 1
+        was_asking = request.packed.startswith(_ASKING)
+        if was_asking and kind == "MOVED":
+            request.packed, request.replies = request.packed[len(_ASKING) :], request.replies - 1
+        elif not was_asking and kind == "ASK":
+            request.packed, request.replies = _ASKING + request.packed, request.replies + 1
+        if kind == "MOVED":
+            self._map_wanted.set()
+            if self._slots is not None:
+                self._slots[slot_of(request.key)] = node
+        self._send_to(node, request)
+        return True
+
+    def _note_fault(self, error: ReplyError, node: RedisNode) -> None:
+        """Count an error, and do about it what helps."""
+        fault = self.counters.note(error)
+        if fault in ("readonly", "auth", "loading"):
+            node.why_not = str(error)
+            node.reopen()
+        if fault in ("readonly", "clusterdown", "moved"):
+            self._map_wanted.set()
+
+    def _is_fault(self, reply: Any, node: RedisNode) -> bool:
+        """Return whether a reply is an error, which is counted then."""
+        if not isinstance(reply, ReplyError):
+            return False
+        self._note_fault(reply, node)
+        return True
+
+    # Servers come and go
+
+    def _node_at(self, place: Place) -> RedisNode:
+        """Return the server at a place, which is connected to from now on."""
+        node = self._nodes.get(place)
+        if node is None:
+            node = RedisNode(place, self._address, self._names, self.meter, self, self._loop)
+            self._nodes[place] = node
+        return node
+
+    def node_is_up(self, node: RedisNode) -> None:
+        """Note that a server can be used. One of a cluster knows the others."""
+        if node.is_cluster:
+            self._map_wanted.set()
+        self._note_room()
+
+    def _note_room(self) -> None:
+        """Tell core when there is room again."""
+        before, self._had_room = self._had_room, self.up() > 0
+        if self._had_room and not before and self.listener is not None:
+            self.listener.has_room()
+
+    def node_is_lost(self, node: RedisNode, primary: Primary) -> None:
+        """Note that a server cannot be used any more; another one may have its slots."""
+        self.counters.connections_lost += 1
+        self._map_wanted.set()
+        self._note_room()
+        if self.listener is not None:
+            self.listener.lost(primary)
+
+    async def _keep_map(self) -> None:
+        """Read the map of slots again when it is wanted, and every `MAP_S`, as long as the store is open."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._map_wanted.wait(), MAP_S)
+            self._map_wanted.clear()
+            for node in list(self._nodes.values()):
+                if node.primary is not None and node.is_cluster and await self._read_map(node):
+                    break
+            await asyncio.sleep(MAP_AGAIN_S)
+
+    async def _read_map(self, node: RedisNode) -> bool:
+        """Take over the map of slots as a server has it. Returns False if it could not say."""
+        try:
+            async with asyncio.timeout(2.0):
+                owners = owners_of(await node.call(b"CLUSTER", b"SLOTS"), node.place[0])
+        except (OSError, TimeoutError, HiredisError):
+            return False
+        except Exception as error:  # noqa: BLE001  an answer of another form: the map stays as it is
+            self.contain(error)
+            return False
+        slots: list[RedisNode | None] = [None] * SLOTS
+        for first, last, place in owners:
+            slots[first : last + 1] = [self._node_at(place)] * (last - first + 1)
+        self._slots = slots
+        used = {place for _, _, place in owners} | set(self._address.places)
+        for place in self._nodes.keys() - used:
+            self._nodes.pop(place).close()
+        self._note_room()
+        return True
