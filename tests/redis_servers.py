@@ -132,7 +132,9 @@ class RedisServers:
         """A server that follows another one, and has caught up."""
         server = self.single("--replicaof", "127.0.0.1", str(primary.port), "--repl-diskless-sync-delay", "0")
         wait_until(
-            lambda: b"master_link_status:up" in server.ask("INFO", "replication"), "a replica that has caught up", 20.0
+            lambda: b"master_link_status:up" in server.ask("INFO", "replication"),
+            "a replica that has caught up",
+            20.0,
         )
         return server
 

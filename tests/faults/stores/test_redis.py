@@ -13,7 +13,17 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from contract.test_queue_store import DEADLINE_S, Engine, User, name, raise_it
-from headrace.core.ports.queue_store import ABSENT, ANOTHER, DONE, REFUSED, SAME, UNSETTLED, UNSURE, Primary, QueueName
+from headrace.core.ports.queue_store import (
+    ABSENT,
+    ANOTHER,
+    DONE,
+    REFUSED,
+    SAME,
+    UNSETTLED,
+    UNSURE,
+    Primary,
+    QueueName,
+)
 from headrace.stores.names import RedisNames
 from headrace.stores.redis import connection, store
 from headrace.stores.redis.address import parse

@@ -60,6 +60,7 @@ RETRY_MS: Final = 100
 RETRY_MAX_MS: Final = 30_000
 DELETES_MAX: Final = 100_000  # streams that wait to be deleted; a scan finds the others
 ALWAYS: Final = -1  # a window that never ends
+CONTEXT_GENERATION: Final = 0  # in the name of a context, which has none; streams begin with 1
 
 
 class StoringSettings:
@@ -169,7 +170,7 @@ class Storing(StoreListener):
             self._delete(queue, extent.generation)
         if queue.stream is not None and queue.rows.generation < queue.stream.generation:
             self._delete(queue, queue.stream.generation)
-        self._keep_context(queue, None)
+        self._delete(queue, CONTEXT_GENERATION)
 
     def read(self, queue: StoredQueue, first: i64, count: i64) -> bool:
         """Read entries back that the journal need not have any more. Returns False, and asks for nothing, if it still
@@ -211,8 +212,11 @@ class Storing(StoreListener):
                 self._step(queue)
         while self._deletes and len(self._requests) < REQUESTS_MAX and self._store.room() > 0:
             request = self._requests.make(DELETE, now_ms)
-            request.name = self._deletes.popleft()
-            self._store.delete(request.number, request.name)
+            request.name = name = self._deletes.popleft()
+            if name.generation == CONTEXT_GENERATION:
+                self._store.keep_context(request.number, name, None)
+            else:
+                self._store.delete(request.number, name)
 
     # One queue
 
@@ -443,16 +447,21 @@ class Storing(StoreListener):
 
     def _delete(self, queue: StoredQueue, generation: i64) -> None:
         """Delete a stream of which nothing is needed, as soon as the store takes it."""
+        self._delete_name(queue.name(self._journal, generation))
+
+    def _delete_name(self, name: QueueName) -> None:
+        """Delete what has a name, as soon as the store takes it."""
         if len(self._deletes) < DELETES_MAX:
-            self._deletes.append(queue.name(self._journal, generation))
+            self._deletes.append(name)
         else:
             self.counters.deletes_dropped += 1
 
-    def _keep_context(self, queue: StoredQueue, context: Context | None) -> None:
+    def _keep_context(self, queue: StoredQueue, context: Context) -> None:
         """Keep what is known of a client beside its queue; whoever reads it knows that it may be old."""
         if self._store.room() > 0:
             request = self._requests.make(CONTEXT, self._clock.mono_ms)
-            self._store.keep_context(request.number, queue.name(self._journal, 0), context)
+            name = queue.name(self._journal, CONTEXT_GENERATION)
+            self._store.keep_context(request.number, name, context)
 
     def finished(self, number: i64, outcome: int) -> None:
         request = self._requests.take(number, TRIM)
@@ -466,7 +475,7 @@ class Storing(StoreListener):
             return
         request = self._requests.take(number, DELETE)
         if request is not None and request.name is not None and outcome in (UNSURE, REFUSED):
-            self._deletes.append(request.name)
+            self._delete_name(request.name)
             return
         self._requests.take(number, CONTEXT)
 
@@ -498,7 +507,7 @@ class Storing(StoreListener):
         for name in names:
             if name.journal == self._journal and self._is_orphan(name):
                 self.counters.orphans += 1
-                self._deletes.append(name)
+                self._delete_name(name)
         if cursor:
             self._store.scan(self._requests.make(SCAN, self._clock.mono_ms).number, cursor)
 

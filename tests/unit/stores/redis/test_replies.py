@@ -87,7 +87,8 @@ def test_a_tag_lies_in_its_ranges(first: int, length: int) -> None:
 
 def test_a_look_reads_what_a_stream_says_of_itself() -> None:
     entry = [b"5-0", [b"m", b"x"]]
-    reply = [b"length", 2, b"last-generated-id", b"9-0", b"groups", 0, b"first-entry", entry, b"last-entry", entry]
+    numbers = [b"length", 2, b"last-generated-id", b"9-0", b"groups", 0]
+    reply = [*numbers, b"first-entry", entry, b"last-entry", entry]
     found = found_in(reply)
     assert found is not None
     assert (found.first, found.last, found.count) == (5, 9, 2)

@@ -1,0 +1,88 @@
+"""Which store the long backlog of a session lies in: the first rule that fits, else what its type of session has.
+
+Stores are named as the configuration names them: `JOURNAL`, where a backlog needs no store, `MEMORY`, or an address such
+as `redis://host`. Groups and topic queues stay in the journal, whatever the rules say.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.stores.redis import address as redis_address
+
+JOURNAL: Final = "journal"
+MEMORY: Final = "memory"
+DEVICE: Final = "device"
+APPLICATION: Final = "application"
+TYPES: Final = (DEVICE, APPLICATION)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Sessions of a tenant, of a type, whose client id fits a shell pattern; "" fits all. `store` is where they are."""
+
+    store: str
+    tenant: str = ""
+    session_type: str = ""
+    client_ids: str = ""
+
+    def fits(self, tenant: str, session_type: str, client_id: str) -> bool:
+        """Return whether the rule is one for this session."""
+        return (
+            self.tenant in ("", tenant)
+            and self.session_type in ("", session_type)
+            and (not self.client_ids or fnmatch.fnmatchcase(client_id, self.client_ids))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """Where sessions have their backlogs. `device` and `application` are for those that no rule fits."""
+
+    device: str = JOURNAL
+    application: str = JOURNAL
+    rules: tuple[Rule, ...] = ()
+
+    def store_of(self, tenant: str, session_type: str, client_id: str) -> str:
+        """Return the store of a session. It is asked for once, when a session is opened: what it has stays there."""
+        for rule in self.rules:
+            if rule.fits(tenant, session_type, client_id):
+                return rule.store
+        return self.application if session_type == APPLICATION else self.device
+
+    def stores(self) -> list[str]:
+        """Return the stores that may be used, each once, but for the journal."""
+        named = [self.device, self.application, *(rule.store for rule in self.rules)]
+        return [store for store in dict.fromkeys(named) if store != JOURNAL]
+
+    def mistakes(self) -> Iterator[tuple[str, str]]:
+        """Yield what is wrong: the key below `queues`, and why, in words."""
+        named = [("device", self.device), ("application", self.application)]
+        for number, rule in enumerate(self.rules):
+            named.append((f"rules[{number}].store", rule.store))
+            if rule.session_type not in ("", *TYPES):
+                why = f"{rule.session_type!r} is neither device nor application"
+                yield f"rules[{number}].session_type", why
+            if not (rule.tenant or rule.session_type or rule.client_ids):
+                yield f"rules[{number}]", "it fits every session: name the store as device and application"
+        for key, store in named:
+            why = mistake_in(store)
+            if why:
+                yield key, why
+
+
+def mistake_in(store: str) -> str:
+    """Return what is wrong with the name of a store, "" if nothing is. A password in it is not repeated."""
+    if store in (JOURNAL, MEMORY):
+        return ""
+    scheme, mark, _ = store.partition("://")
+    if not mark or scheme not in ("redis", "rediss"):
+        return "expected journal, memory or the address of a Redis, redis://host"
+    try:
+        redis_address.parse(store)
+    except ValueError as error:
+        return str(error)
+    return ""
