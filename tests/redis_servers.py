@@ -1,6 +1,6 @@
 """Redis servers for tests: Debian's `redis-server`, on loopback and free ports, small, stopped by their process.
 
-What is missing is a failure: `make setup` installs it. A server keeps nothing on disk unless a test asks for it.
+What is missing is a failure: `make setup` installs it. A server has an append-only file unless a test says otherwise.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RedisServer:
         found = shutil.which("redis-server")
         assert found, "redis-server is not installed: make setup installs it"
         own = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder)]
-        plain = ["--save", "", "--appendonly", "no", "--daemonize", "no", "--logfile", str(folder / "log")]
+        plain = ["--save", "", "--appendonly", "yes", "--daemonize", "no", "--logfile", str(folder / "log")]
         self._process = subprocess.Popen(
             [found, *own, *plain, *self._options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

@@ -49,9 +49,9 @@ def cluster() -> Iterator[list[RedisServer]]:
 class Use:
     """A store over some servers, and who asks it."""
 
-    def __init__(self, *servers: RedisServer, password: str = "") -> None:
+    def __init__(self, *servers: RedisServer, password: str = "", options: str = "") -> None:
         places = ",".join(server.place for server in servers)
-        self.store = RedisStore(parse(f"redis://:{password}@{places}?prefix=p"), raise_it)
+        self.store = RedisStore(parse(f"redis://:{password}@{places}?prefix=p{options}"), raise_it)
         self.user = User(Engine(), self.store)
 
     async def until(self, condition: Callable[[], object], within_s: float = DEADLINE_S) -> None:
@@ -74,9 +74,11 @@ class Use:
             await asyncio.sleep(0.02)
 
 
-def use(look: Callable[[Use], Awaitable[None]], *servers: RedisServer, password: str = "") -> None:
+def use(
+    look: Callable[[Use], Awaitable[None]], *servers: RedisServer, password: str = "", options: str = ""
+) -> None:
     async def life() -> None:
-        used = Use(*servers, password=password)
+        used = Use(*servers, password=password, options=options)
         try:
             await look(used)
         finally:
@@ -157,7 +159,9 @@ def test_a_server_that_cannot_save_refuses_puts(servers: RedisServers) -> None:
 
 
 def test_a_server_that_is_loading_is_waited_for(servers: RedisServers) -> None:
-    server = servers.single("--save", "3600 1000000", "--loading-process-events-interval-bytes", "1024")
+    server = servers.single(
+        *("--appendonly", "no", "--save", "3600 1000000", "--loading-process-events-interval-bytes", "1024")
+    )
     for number in range(60):
         server.ask("SET", f"k{number}", b"x" * 2000)
     server.ask("SAVE")
@@ -200,6 +204,7 @@ def test_a_server_that_comes_back_empty_is_another_one(servers: RedisServers) ->
         _, before = await used.user.put(name(), 1, b"x", begins=True)
         server.kill()
         await used.until(lambda: before in used.user.heard.gone)
+        shutil.rmtree(server.folder / str(server.port))
         server.start()
         await used.up()
         assert await used.put(name(), 2, b"y") == ABSENT
@@ -241,6 +246,56 @@ def test_a_copy_that_stands_still_costs_a_tenth_of_a_second_and_is_counted(serve
         finally:
             replica.signal(signal.SIGCONT)
         assert used.store.meter.unreplicated >= 1
+
+    use(look, server, replica)
+
+
+def test_what_no_replica_has_is_not_vouched_for_unless_none_is_wanted(servers: RedisServers) -> None:
+    """A primary that is cut off from the others goes on answering until it is replaced, and what it took is lost."""
+    server = servers.single()
+    replica = servers.replica_of(server)
+
+    async def look(used: Use) -> None:
+        await used.until(lambda: used.store.up() == 1)
+        _, primary = await used.user.put(name(), 1, b"1", begins=True)
+        assert primary is not None
+        replica.signal(signal.SIGSTOP)
+        try:
+            await used.user.put(name(), 2, b"2")
+            assert await used.user.sight(primary) == UNSETTLED
+            assert used.store.counters.unsettled == {"no replica": 1}
+        finally:
+            replica.signal(signal.SIGCONT)
+        deadline = time.monotonic() + DEADLINE_S
+        while await used.user.sight(primary) != SAME:
+            assert time.monotonic() < deadline
+
+    async def alone(used: Use) -> None:
+        await used.until(lambda: used.store.up() == 1)
+        _, primary = await used.user.put(name("d"), 1, b"1", begins=True)
+        assert primary is not None
+        replica.signal(signal.SIGSTOP)
+        try:
+            await used.user.put(name("d"), 2, b"2")
+            assert await used.user.sight(primary) == SAME
+        finally:
+            replica.signal(signal.SIGCONT)
+
+    use(look, server, replica)
+    use(alone, server, replica, options="&replicas=0")
+
+
+def test_a_server_that_keeps_nothing_on_disk_is_not_vouched_for(servers: RedisServers) -> None:
+    server = servers.single("--appendonly", "no")
+
+    async def look(used: Use) -> None:
+        await used.up()
+        _, primary = await used.user.put(name(), 1, b"1", begins=True)
+        assert primary is not None
+        assert await used.user.sight(primary) == UNSETTLED
+        assert used.store.counters.unsettled == {"no append-only file": 1}
+        server.ask("CONFIG", "SET", "appendonly", "yes")
+        assert await used.user.sight(primary) == SAME
 
     use(look, server)
 

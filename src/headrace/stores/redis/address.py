@@ -2,7 +2,8 @@
 
 With `rediss://` it is spoken to over TLS. Of a cluster some of its nodes are enough; of a server and its replicas all of
 them are named, since whoever is the primary among them is asked. Options: `prefix` (of all keys, "headrace"),
-`password_file`, and for TLS `ca`, `certificate` and `key`, files in PEM.
+`password_file`, `replicas` (0: a server that once had some is believed without them), and for TLS `ca`, `certificate` and
+`key`, files in PEM.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 PORT: Final = 6379
-OPTIONS: Final = ("prefix", "password_file", "ca", "certificate", "key")
+OPTIONS: Final = ("prefix", "password_file", "replicas", "ca", "certificate", "key")
 _OF_TLS: Final = ("ca", "certificate", "key")
 
 Place = tuple[str, int]
@@ -23,13 +24,14 @@ Place = tuple[str, int]
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
     """The servers to begin with, and how to speak to all of them. `username` and `password` are "" where nobody signs
-    in."""
+    in; `copies`: whoever had a replica is believed only while one follows."""
 
     places: tuple[Place, ...]
     username: str
     password: str
     database: int
     prefix: str
+    copies: bool
     tls: ssl.SSLContext | None
 
 
@@ -55,6 +57,7 @@ def parse(url: str) -> RedisAddress:
         password=password,
         database=_database(path),
         prefix=options.get("prefix", "headrace"),
+        copies=_copies(options.get("replicas", "")),
         tls=_tls(options) if scheme == "rediss" else None,
     )
 
@@ -71,6 +74,13 @@ def _options(query: str, *, is_tls: bool) -> dict[str, str]:
             raise ValueError(f"option {name} has no value, or more than one")
         options[name] = value
     return options
+
+
+def _copies(replicas: str) -> bool:
+    """Return whether replicas are waited for where there are some. Raises ValueError."""
+    if replicas not in ("", "0"):
+        raise ValueError("option replicas is 0, or is left out: how many there are is seen")
+    return not replicas
 
 
 def _place(host: str) -> Place:

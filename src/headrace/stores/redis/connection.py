@@ -32,7 +32,7 @@ def packed(*words: bytes | str | int) -> bytes:
     return found
 
 
-_WAIT: Final = packed(b"WAIT", 1, WAIT_MS)
+WAIT: Final = packed(b"WAIT", 1, WAIT_MS)
 
 
 class Meter:
@@ -190,10 +190,10 @@ class RedisConnection(asyncio.Protocol):
             self._heard_s = self._loop.time()
         self._sent.extend(batch)
         if self.waits and any(command.writes for command in batch):
-            pieces.append(_WAIT)
-            self._sent.append(_Wait(_WAIT))
+            pieces.append(WAIT)
+            self._sent.append(_Wait(WAIT))
             self._waiting += 1
-            self._meter.bytes += len(_WAIT)
+            self._meter.bytes += len(WAIT)
         self._meter.commands += len(batch)
         self._meter.batches += 1
         if self._watch_timer is None:

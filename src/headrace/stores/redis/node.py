@@ -4,6 +4,10 @@ the first; who it is; and coming back after it was away.
 It is used while it is a primary, is not loading, and would evict nothing. Whoever it is was seen at the start of its
 connections, and is looked at again behind what was put: another process, another line of replication, other slots, or
 none of what it had are another primary. A key of its own, `names.RedisNames.marker`, tells a server that was emptied.
+
+A look is believed where what was put outlasts the server: it has an append-only file; where it has had replicas one of
+them has everything (a WAIT of the look's own: a primary that was cut off from the others, and will be replaced, has
+none); and no slot of it is on its way to another one. Else the journal keeps what was put, and `unsettled` says why.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from headrace.backoff import Backoff
 from headrace.core.ports.queue_store import ANOTHER, SAME, UNSETTLED, Primary
 from headrace.stores.names import RedisNames
 from headrace.stores.redis.address import Place, RedisAddress
-from headrace.stores.redis.connection import Command, Meter, RedisConnection, packed
+from headrace.stores.redis.connection import WAIT, Command, Meter, RedisConnection, packed
 from headrace.stores.redis.replies import Server, server_of, tag_in
 
 OPEN_S: Final = 5.0  # to connect, sign in and say who it is
@@ -38,6 +42,8 @@ class NodeOwner(Protocol):
     def node_is_up(self, node: RedisNode) -> None: ...
 
     def node_is_lost(self, node: RedisNode, primary: Primary) -> None: ...
+
+    def unsettled(self, why: str) -> None: ...
 
     def contain(self, error: Exception) -> None: ...
 
@@ -94,6 +100,7 @@ class RedisNode:
         self._owner = owner
         self._loop = loop
         self._marker = b""
+        self._has_copies = False  # or had some, and they are to come back
         self._puts: RedisConnection | None = None
         self._reads: RedisConnection | None = None
         self._over: asyncio.Event | None = None
@@ -124,19 +131,30 @@ class RedisNode:
         before = self.primary
         try:
             server, name = self._read(replies)
-            if server.is_moving:
-                return UNSETTLED
             self._check(server)
         except (ReplyError, UnusableServer, KeyError, ValueError) as error:
             self.why_not = str(error)
             self.reopen()
             return UNSETTLED
+        waited = replies[-1] if len(replies) > self._names_end() else 1
         self._note(server)
-        if before is not None and before.name == name:
-            return SAME
-        self.primary = Primary(name)
-        self._mark()
-        return ANOTHER
+        if before is None or before.name != name:
+            self.primary = Primary(name)
+            self._mark()
+            return ANOTHER
+        why = self._doubt(server, waited)
+        if why:
+            self._owner.unsettled(why)
+            return UNSETTLED
+        return SAME
+
+    def _doubt(self, server: Server, waited: int) -> str:
+        """Return why what was put may not outlast the server, "" if it does. `waited`: how many replicas have it."""
+        if server.is_moving:
+            return "moving"
+        if not server.appends:
+            return "no append-only file"
+        return "" if waited else "no replica"
 
     def reopen(self) -> None:
         """Leave the server, and come back: it is not what it was, or wants something else of who connects."""
@@ -158,7 +176,13 @@ class RedisNode:
             found.append(_NODES)
         if self._marker:
             found.append(packed(b"GET", self._marker))
+        if self._has_copies:
+            found.append(WAIT)
         return b"".join(found), len(found)
+
+    def _names_end(self) -> int:
+        """Return how many replies say who it is, before the one that says how many replicas have everything."""
+        return 1 + self.is_cluster + bool(self._marker)
 
     def _mark(self) -> None:
         """Mark the server, unless it is: one that has lost everything has lost the mark. Without memory left it stays
@@ -173,7 +197,7 @@ class RedisNode:
             if isinstance(reply, ReplyError):
                 raise reply
         server = server_of(replies[0], replies[1] if self.is_cluster else None)
-        mark: bytes | None = replies[-1] if self._marker else None
+        mark: bytes | None = replies[1 + self.is_cluster] if self._marker else None
         return server, f"{server.history} {'' if mark is None else mark.decode()}"
 
     def _check(self, server: Server) -> None:
@@ -194,8 +218,10 @@ class RedisNode:
     def _note(self, server: Server) -> None:
         """Note what may change while it stays the same."""
         self.why_not = ""
+        if self._address.copies and server.replicas:
+            self._has_copies = True
         if self._puts is not None:
-            self._puts.waits = server.replicas > 0
+            self._puts.waits = self._address.copies and server.replicas > 0
 
     # Its connections
 

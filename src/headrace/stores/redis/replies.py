@@ -143,13 +143,15 @@ def entries_of(reply: list[Any]) -> tuple[list[int], list[bytes]]:
 @dataclass(frozen=True, slots=True)
 class Server:
     """What a server says of itself. `history` is who it is: another process or another line of replication is another
-    one. `slots`: the ranges that are its own, of a cluster. `is_moving`: some of them are on their way."""
+    one. `appends`: it has an append-only file. `slots`: the ranges that are its own, of a cluster. `is_moving`: some of
+    them are on their way."""
 
     history: str
     is_primary: bool
     is_loading: bool
     is_cluster: bool
     policy: str
+    appends: bool
     replicas: int
     slots: list[tuple[int, int]]
     is_moving: bool
@@ -167,6 +169,7 @@ def server_of(info: bytes, nodes: bytes | None) -> Server:
         is_loading=fields.get("loading", "0") != "0",
         is_cluster=fields.get("cluster_enabled", "0") == "1",
         policy=fields["maxmemory_policy"],
+        appends=fields.get("aof_enabled", "0") == "1",
         replicas=int(fields.get("connected_slaves", "0")),
         slots=slots,
         is_moving=is_moving,

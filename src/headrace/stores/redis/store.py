@@ -78,6 +78,7 @@ class RedisCounters:
 
     def __init__(self) -> None:
         self.faults: dict[str, int] = {}
+        self.unsettled: dict[str, int] = {}  # looks after which the journal keeps what was put, by why
         self.redirects = 0
         self.connections_lost = 0
 
@@ -389,6 +390,10 @@ class RedisStore(QueueStore):
         self._note_room()
         if self.listener is not None:
             self.listener.lost(primary)
+
+    def unsettled(self, why: str) -> None:
+        """Count a look at a server that was not enough for the journal to let go."""
+        self.counters.unsettled[why] = self.counters.unsettled.get(why, 0) + 1
 
     async def _keep_map(self) -> None:
         """Read the map of slots again when it is wanted, and every `MAP_S`, as long as the store is open."""

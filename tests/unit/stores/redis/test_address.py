@@ -15,6 +15,8 @@ def test_an_address_says_where_and_how() -> None:
     assert (address.username, address.password, address.database) == ("user", "p@ss", 3)
     assert address.prefix == "plant"
     assert address.tls is None
+    assert address.copies
+    assert not parse("redis://one?replicas=0").copies
 
 
 def test_the_shortest_one_has_the_usual_port_and_nobody_signs_in() -> None:
@@ -46,6 +48,7 @@ def test_a_password_may_lie_in_a_file(tmp_path: Path) -> None:
         ("redis://a?prefx=x", "option prefx is not one of"),
         ("redis://a?prefix=", "has no value"),
         ("redis://a?prefix=x&prefix=y", "more than one"),
+        ("redis://a?replicas=2", "how many there are is seen"),
         ("redis://a?ca=/x", "is of rediss://"),
         ("rediss://a?ca=/not/there", "cannot be used"),
         ("rediss://a?key=/x", "without certificate"),
