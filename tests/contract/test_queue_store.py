@@ -25,6 +25,7 @@ from headrace.core.ports.queue_store import (
 from headrace.stores.memory import MemoryStore
 from headrace.stores.redis.address import parse
 from headrace.stores.redis.store import RedisStore
+from headrace.stores.sharing import SharedStore
 from redis_servers import RedisServer, RedisServers, redis_servers
 
 DEADLINE_S = 20.0
@@ -102,6 +103,18 @@ class Memory(Engine):
         self.store.wipe()
 
 
+class Shared(Memory):
+    """The store in memory as one of several shards has it."""
+
+    async def open(self) -> QueueStore:
+        shared = SharedStore(self.store)
+        shared.share().listener = Heard()
+        return shared.share()
+
+    def deliver(self, store: QueueStore) -> None:
+        self.store.deliver()
+
+
 class Redis(Engine):
     """One server, or the servers of a cluster."""
 
@@ -148,10 +161,12 @@ def cluster(servers: RedisServers) -> list[RedisServer]:
 
 
 @pytest.fixture(
-    params=["memory", *(pytest.param(kind, marks=pytest.mark.redis) for kind in ("single", "cluster"))]
+    params=["memory", "shared", *(pytest.param(kind, marks=pytest.mark.redis) for kind in ("single", "cluster"))]
 )
 def engine(request: pytest.FixtureRequest) -> Engine:
-    return Memory() if request.param == "memory" else Redis(request.getfixturevalue(request.param))
+    if request.param in ("memory", "shared"):
+        return Memory() if request.param == "memory" else Shared()
+    return Redis(request.getfixturevalue(request.param))
 
 
 class User:
