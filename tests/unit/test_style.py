@@ -40,9 +40,13 @@ TESTED_TOGETHER = {
         "headrace/stores/redis/store.py",
     ],
     "tests/unit/core/storing/test_storing.py": [
+        "headrace/core/storing/notes.py",
+        "headrace/core/storing/reading.py",
+        "headrace/core/storing/removing.py",
         "headrace/core/storing/requests.py",
         "headrace/core/storing/rows.py",
         "headrace/core/storing/stored_queue.py",
+        "headrace/core/storing/turns.py",
         "headrace/core/storing/windows.py",
     ],
     "tests/unit/core/test_broker.py": [

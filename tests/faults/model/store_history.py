@@ -15,9 +15,10 @@ from random import Random
 from faults.model.simulated_store import FORGETS_MS, SimulatedStore
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.queue_store import Context, QueueName
+from headrace.core.storing.notes import StoreNotes, StoringSettings
 from headrace.core.storing.rows import StoredRows
 from headrace.core.storing.stored_queue import StoredQueue, Waiting
-from headrace.core.storing.storing import StoreNotes, Storing, StoringSettings
+from headrace.core.storing.storing import Storing
 
 JOURNAL = "0a"
 STORED, LET_GO, FINISHED, ENDED = range(4)

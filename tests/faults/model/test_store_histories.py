@@ -56,7 +56,9 @@ def test_nothing_is_lost_or_read_twice(kind: str) -> None:
 
 
 SOURCE = Path(str(importlib.util.find_spec("headrace.core.storing.storing").origin)).parent  # type: ignore[union-attr]
-MODULES = ("rows", "stored_queue", "windows", "requests", "storing")
+MODULES = (
+    *("rows", "stored_queue", "windows", "requests", "notes", "turns", "reading", "removing", "storing"),
+)
 # What the policy is changed to: the module, a piece of it, and what stands there instead.
 MUTATIONS = {
     "no window": ("windows", "due_ms = now_ms + self.window_ms + CLOCK_MS", "due_ms = now_ms"),
@@ -104,12 +106,12 @@ MUTATIONS = {
         "True",
     ),
     "trims go as far as LET_GO": (
-        "storing",
+        "removing",
         "queue.name(self._journal, oldest.generation), queue.floor)",
         "queue.name(self._journal, oldest.generation), queue.asked + 1)",
     ),
     "what is finished meanwhile is handed out": (
-        "storing",
+        "reading",
         "first = max(request.first, queue.floor)",
         "first = request.first",
     ),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.queue_store import QueueName
+from headrace.core.storing.notes import StoreNotes, StoringSettings
 from headrace.core.storing.stored_queue import StoredQueue, Waiting
-from headrace.core.storing.storing import StoreNotes, Storing, StoringSettings
+from headrace.core.storing.storing import Storing
 from headrace.stores.memory import MemoryStore
 from headrace.stores.sharing import SharedStore
 

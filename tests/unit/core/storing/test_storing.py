@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.queue_store import DONE, THERE, UNSURE, Context, Found, Primary, QueueName
+from headrace.core.storing.notes import StoreNotes, StoringSettings
 from headrace.core.storing.rows import EXTENTS_MAX, Extent, StoredRows
 from headrace.core.storing.stored_queue import StoredQueue, Waiting
-from headrace.core.storing.storing import PATIENCE_MS, RETRY_MAX_MS, StoreNotes, Storing, StoringSettings
+from headrace.core.storing.storing import PATIENCE_MS, Storing
+from headrace.core.storing.turns import RETRY_MAX_MS
 from headrace.core.storing.windows import CLOCK_MS
 from headrace.stores.memory import MemoryStore
 
@@ -303,6 +305,22 @@ def test_a_queue_has_no_more_streams_than_it_may() -> None:
     copy = StoredRows()
     copy.load(rows.fields())
     assert copy.fields() == rows.fields()
+
+
+def test_a_queue_with_as_many_streams_as_it_may_have_goes_on_when_one_is_read() -> None:
+    shard = Shard(last=3)
+    rows = shard.queue.rows
+    for generation in range(1, EXTENTS_MAX + 1):
+        rows.stored(generation, 2 * generation - 1, 2 * generation)
+    rows.note_let_go(2 * EXTENTS_MAX)
+    shard.client.last = 2 * EXTENTS_MAX + 5
+    shard.storing.adopt(shard.queue)
+    shard.queue.stream = None  # it was made anew
+    shard.pass_ms(0)
+    assert shard.noted == []
+    shard.storing.consumed(shard.queue, 3)
+    shard.pass_ms(0)
+    assert shard.noted == [("stored", EXTENTS_MAX + 1, 2 * EXTENTS_MAX + 1, 2 * EXTENTS_MAX + 5)]
 
 
 def test_a_stream_that_holds_only_what_is_in_the_next_one_is_dropped() -> None:
