@@ -9,10 +9,14 @@ import shutil
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from contract.test_queue_store import DEADLINE_S, Engine, User, name, raise_it
+from broker_process import free_port
+from certificates import Authority
+from contract.test_queue_store import DEADLINE_S, RAISED, Engine, User, name, nothing_was_raised
+from headrace.core.ports.clock import Clock
 from headrace.core.ports.queue_store import (
     ABSENT,
     ANOTHER,
@@ -21,9 +25,13 @@ from headrace.core.ports.queue_store import (
     SAME,
     UNSETTLED,
     UNSURE,
+    Context,
     Primary,
     QueueName,
 )
+from headrace.core.storing.notes import StoreNotes, StoringSettings
+from headrace.core.storing.stored_queue import StoredQueue, Waiting
+from headrace.core.storing.storing import Storing
 from headrace.stores.names import RedisNames
 from headrace.stores.redis import connection, store
 from headrace.stores.redis.address import parse
@@ -51,7 +59,7 @@ class Use:
 
     def __init__(self, *servers: RedisServer, password: str = "", options: str = "") -> None:
         places = ",".join(server.place for server in servers)
-        self.store = RedisStore(parse(f"redis://:{password}@{places}?prefix=p{options}"), raise_it)
+        self.store = RedisStore(parse(f"redis://:{password}@{places}?prefix=p{options}"), RAISED.append)
         self.user = User(Engine(), self.store)
 
     async def until(self, condition: Callable[[], object], within_s: float = DEADLINE_S) -> None:
@@ -85,6 +93,7 @@ def use(
             used.store.close()
 
     asyncio.run(life())
+    nothing_was_raised()
 
 
 def test_a_server_that_may_evict_is_refused_with_words_until_it_may_not(servers: RedisServers) -> None:
@@ -325,6 +334,34 @@ def test_a_server_that_stands_still_is_given_up(
     use(look, server)
 
 
+def test_over_tls_certificates_are_checked_and_shown(servers: RedisServers, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("redis")
+    port = free_port()
+    tls = ("--tls-port", str(port), "--tls-cert-file", str(certificate), "--tls-key-file", str(key))
+    server = servers.single(*tls, "--tls-ca-cert-file", str(authority.ca), "--tls-auth-clients", "yes")
+
+    async def life() -> None:
+        shown = f"certificate={certificate}&key={key}"
+        stores = [
+            RedisStore(parse(f"rediss://localhost:{port}?{options}"), RAISED.append)
+            for options in (f"ca={authority.ca}&{shown}", shown, f"ca={authority.ca}")
+        ]
+        try:
+            deadline = time.monotonic() + DEADLINE_S
+            while not stores[0].room() or not all("certificate" in one.why_not() for one in stores[1:2]):
+                assert time.monotonic() < deadline, [one.why_not() for one in stores]
+                await asyncio.sleep(0.01)
+            assert (await User(Engine(), stores[0]).put(name(), 1, b"x", begins=True))[0] == DONE
+            assert [one.room() for one in stores[1:]] == [0, 0]
+        finally:
+            for one in stores:
+                one.close()
+
+    asyncio.run(life())
+    assert server.ask("XLEN", RedisNames("headrace").stream(name())) == 1
+
+
 def test_commands_leave_in_batches(servers: RedisServers) -> None:
     server = servers.single()
 
@@ -416,6 +453,101 @@ def test_a_slot_without_an_owner_costs_its_own_queues_alone(servers: RedisServer
             assert await used.put(one, 2, b"y") == DONE
 
     use(look, *nodes)
+
+
+class Backlog(Waiting):
+    """A session's entries as its journal has them: what LET_GO lets go of is gone."""
+
+    def __init__(self) -> None:
+        self.entries_of: dict[int, bytes] = {}
+        self.last = 0
+        self.got: dict[int, bytes | None] = {}
+
+    def newest(self) -> int:
+        return self.last
+
+    def entries(self, first: int, count: int, bytes_max: int) -> list[bytes]:
+        return [self.entries_of[serial] for serial in range(first, first + count)]
+
+    def large_between(self, first: int, last: int, bytes_max: int) -> int:
+        return 0
+
+    def context(self) -> Context:
+        return Context(self.last, self.last, 1)
+
+    def loaded(self, first: int, entries: list[bytes | None]) -> None:
+        self.got.update(enumerate(entries, first))
+
+    def not_now(self) -> None:
+        """Be asked again."""
+
+
+class Shard(StoreNotes):
+    """The policy over a real Redis, and sessions whose client is away. What it writes down is durable at once."""
+
+    def __init__(self, used: Use, count: int) -> None:
+        self.clock = Clock()
+        self.storing = Storing(used.store, self, self.clock, StoringSettings("5f", 500))
+        self.backlogs = [Backlog() for _ in range(count)]
+        self.queues = [StoredQueue("t", f"c{number}", number + 1, one) for number, one in enumerate(self.backlogs)]
+
+    def stored(self, queue: StoredQueue, generation: int, first: int, up_to: int) -> None:
+        """Note nothing: the process lives on."""
+
+    def let_go(self, queue: StoredQueue, up_to: int) -> None:
+        backlog = self.backlogs[queue.incarnation - 1]
+        for serial in [serial for serial in backlog.entries_of if serial <= up_to]:
+            del backlog.entries_of[serial]
+        self.storing.let_go_is_durable(queue, up_to)
+
+    def publish(self, count: int) -> None:
+        for backlog, queue in zip(self.backlogs, self.queues, strict=True):
+            for _ in range(count):
+                backlog.last += 1
+                backlog.entries_of[backlog.last] = b"%d/%d" % (queue.incarnation, backlog.last)
+            self.storing.begin(queue)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert time.monotonic() < deadline
+            self.clock.mono_ms = int(time.monotonic() * 1000)
+            self.storing.run()
+            await asyncio.sleep(0.002)
+
+    async def read_all(self, queue: StoredQueue, backlog: Backlog) -> dict[int, bytes | None]:
+        """What a client gets that comes back, from the store alone."""
+        while len(backlog.got) < backlog.last:
+            self.storing.read(queue, len(backlog.got) + 1, 100)
+            await self.until(lambda: not queue.reading)
+        return backlog.got
+
+    def is_let_go(self) -> bool:
+        return not any(backlog.entries_of for backlog in self.backlogs)
+
+
+def test_a_backlog_outlives_kill_9_of_its_server_and_comes_back_in_order(servers: RedisServers) -> None:
+    server = servers.single("--appendfsync", "always")
+
+    async def look(used: Use) -> None:
+        await used.up()
+        shard = Shard(used, 20)
+        shard.publish(30)
+        await shard.until(lambda: shard.storing.counters.put >= 300)
+        server.kill()
+        shard.publish(30)
+        server.start()
+        await shard.until(shard.is_let_go)
+        assert shard.storing.counters.compared > 0
+        for queue, backlog in zip(shard.queues, shard.backlogs, strict=True):
+            expected = {serial: b"%d/%d" % (queue.incarnation, serial) for serial in range(1, 61)}
+            assert await shard.read_all(queue, backlog) == expected
+            shard.storing.consumed(queue, 61)
+            shard.storing.end(queue)
+        await shard.until(lambda: not shard.storing.has_work())
+        await used.until(lambda: server.ask("DBSIZE") == 1)  # the mark of the server
+
+    use(look, server)
 
 
 def test_no_descriptor_is_left(servers: RedisServers) -> None:

@@ -78,7 +78,7 @@ class Storing(StoreListener):
         self._turns.give(queue)
 
     def begin(self, queue: StoredQueue) -> None:
-        """Put what waits in a queue into the store, and what will: its client is away, or it is long."""
+        """Put what waits in a queue into the store: its client is away, or it is long. Said again when more waits."""
         self._turns.give(queue)
 
     def consumed(self, queue: StoredQueue, floor: i64) -> None:
