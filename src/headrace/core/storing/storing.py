@@ -46,6 +46,7 @@ from headrace.core.storing.windows import RIPE, TO_COMPARE, Windows
 PATIENCE_MS: Final = 30_000  # without an answer: it will not come
 REQUESTS_MAX: Final = 256  # under way
 RIPE_AT_ONCE: Final = 500  # windows that are looked at in one pass
+TURNS_AT_ONCE: Final = 500  # queues that are looked at in one pass, most of which have nothing to ask after a start
 ALWAYS: Final = -1  # a window that never ends
 
 
@@ -113,15 +114,15 @@ class Storing(StoreListener):
 
     def has_work(self) -> bool:
         """Return whether `run` would do something now, whatever the time."""
-        return bool(len(self._turns) or len(self._removing)) and self._store.room() > 0
+        return bool(len(self._turns) or len(self._removing)) and self._may_ask()
 
     def run(self) -> None:
         """Do what is due: give up what is not answered, look at primaries, put."""
         now_ms: i64 = self._clock.mono_ms
         self._give_up(now_ms)
         self._ripen(now_ms)
-        self._turns.wake()
-        turns = len(self._turns)
+        self._turns.wake(TURNS_AT_ONCE)
+        turns = min(len(self._turns), TURNS_AT_ONCE)
         while turns and self._may_ask():
             turns -= 1
             queue = self._turns.take()

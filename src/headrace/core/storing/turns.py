@@ -55,7 +55,8 @@ class Turns:
         self._number += 1
         heapq.heappush(self._later, (int(self._clock.mono_ms + wait_ms), self._number, queue))
 
-    def wake(self) -> None:
-        """Give a turn to those that have waited long enough."""
-        while self._later and self._later[0][0] <= self._clock.mono_ms:
+    def wake(self, most: int) -> None:
+        """Give a turn to those that have waited long enough, at most so many of them."""
+        while most and self._later and self._later[0][0] <= self._clock.mono_ms:
+            most -= 1
             self.give(heapq.heappop(self._later)[2])

@@ -7,7 +7,7 @@ from headrace.core.ports.queue_store import DONE, THERE, UNSURE, Context, Found,
 from headrace.core.storing.notes import StoreNotes, StoringSettings
 from headrace.core.storing.rows import EXTENTS_MAX, Extent, StoredRows
 from headrace.core.storing.stored_queue import StoredQueue, Waiting
-from headrace.core.storing.storing import PATIENCE_MS, Storing
+from headrace.core.storing.storing import PATIENCE_MS, TURNS_AT_ONCE, Storing
 from headrace.core.storing.turns import RETRY_MAX_MS
 from headrace.core.storing.windows import CLOCK_MS
 from headrace.stores.memory import MemoryStore
@@ -305,6 +305,18 @@ def test_a_queue_has_no_more_streams_than_it_may() -> None:
     copy = StoredRows()
     copy.load(rows.fields())
     assert copy.fields() == rows.fields()
+
+
+def test_no_pass_looks_at_more_queues_than_it_may() -> None:
+    shard = Shard(last=0)
+    queues = [StoredQueue("t", f"c{number}", number, shard.client) for number in range(2 * TURNS_AT_ONCE + 1)]
+    for queue in queues:
+        shard.storing.adopt(queue)
+    for left in (2, 1, 0):
+        assert shard.storing.has_work()
+        shard.storing.run()
+        assert sum(queue.is_ready for queue in queues) == max(0, (left - 1) * TURNS_AT_ONCE + 1)
+    assert not shard.storing.has_work()
 
 
 def test_a_queue_with_as_many_streams_as_it_may_have_goes_on_when_one_is_read() -> None:
