@@ -226,6 +226,9 @@ class User:
             first = up_to + 1
         return found
 
+    async def outcome_of_read(self, name: QueueName, first: int, count: int) -> object:
+        return (await self._ask(lambda number: self.store.read(number, name, first, count)))[0]
+
     async def trim(self, name: QueueName, floor: int) -> None:
         assert await self._ask(lambda number: self.store.trim(number, name, floor)) == (DONE,)
 

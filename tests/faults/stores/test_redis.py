@@ -205,6 +205,20 @@ def test_a_primary_that_becomes_a_replica_and_back_is_another_primary(servers: R
     use(look, server)
 
 
+def test_what_a_replica_has_not_is_not_gone(servers: RedisServers) -> None:
+    server, other = servers.single(), servers.single()
+
+    async def look(used: Use) -> None:
+        await used.up()
+        assert await used.put(name(), 1, b"x", begins=True) == DONE
+        server.ask("REPLICAOF", "127.0.0.1", other.port)
+        outcome = await used.user.outcome_of_read(name(), 1, 1)
+        assert outcome == REFUSED
+        await used.until(lambda: "is a replica" in used.store.why_not())
+
+    use(look, server)
+
+
 def test_a_server_that_comes_back_empty_is_another_one(servers: RedisServers) -> None:
     server = servers.single()
 

@@ -249,7 +249,7 @@ class RedisNode:
         self._marker = b""
         self.is_cluster = False
         puts = self._puts = await self._connect()
-        self._reads = await self._connect()
+        reads = self._reads = await self._connect()
         server, _ = self._read(await puts.call(*self._looks()))
         if server.is_cluster:
             self.is_cluster = True
@@ -261,6 +261,8 @@ class RedisNode:
         self._mark()
         server, name = self._read(await puts.call(*self._looks()))
         self._check(server)
+        if self._read(await reads.call(*self._looks()))[1] != name:
+            raise UnusableServer(f"two connections to {self.place[0]}:{self.place[1]} reach two servers")
         self._note(server)
         self.primary = Primary(name)
         self._owner.node_is_up(self)

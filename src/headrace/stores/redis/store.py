@@ -57,6 +57,7 @@ MAP_AGAIN_S: Final = 0.2
 _MULTI: Final = packed(b"MULTI")
 _EXEC: Final = packed(b"EXEC")
 _ASKING: Final = packed(b"ASKING")
+_ROLE: Final = packed(b"ROLE")
 
 REDIS_CAPABILITIES: Final = StoreCapabilities(
     "redis",
@@ -226,14 +227,17 @@ class RedisStore(QueueStore):
         def answered(found: list[Any], node: RedisNode) -> None:
             if self._is_fault(found[0], node):
                 listener.read_back(number, REFUSED, 0, [], [])
+            elif isinstance(found[1], ReplyError) or found[1][0] != b"master":
+                node.reopen()  # what a replica has not may be there all the same
+                listener.read_back(number, REFUSED, 0, [], [])
             else:
                 listener.read_back(number, DONE, up_to, *entries_of(found[0]))
 
         def failed(outcome: int) -> None:
             listener.read_back(number, outcome, 0, [], [])
 
-        data = packed(b"XRANGE", key, b"%d-0" % first, b"%d-0" % up_to)
-        self._send(_Request(self, key, data, 1, answered, failed, reads=True))
+        data = packed(b"XRANGE", key, b"%d-0" % first, b"%d-0" % up_to) + _ROLE
+        self._send(_Request(self, key, data, 2, answered, failed, reads=True))
 
     def trim(self, number: int, name: QueueName, floor: int) -> None:
         key = self._names.stream(name)
@@ -262,7 +266,8 @@ class RedisStore(QueueStore):
 
     def scan(self, number: int, cursor: str) -> None:
         listener = self._listener()
-        nodes = {f"{host} {port}": node for (host, port), node in self._nodes.items() if node.primary is not None}
+        up = [node for node in self._nodes.values() if node.primary is not None]
+        nodes = {f"{node.place[0]} {node.place[1]}": node for node in up}
         at, _, within = cursor.rpartition(" ")
         here = next((place for place in sorted(nodes) if place >= at), None)
         if here is None:
@@ -279,7 +284,8 @@ class RedisStore(QueueStore):
             after, keys = found[0]
             names = [name for name in map(self._names.name_of, keys) if name is not None]
             # "!" is behind every port: the next server in order.
-            listener.scanned(number, DONE, names, f"{here}! 0" if after == b"0" else f"{here} {after.decode()}")
+            then = f"{here}! 0" if after == b"0" else f"{here} {after.decode()}"
+            listener.scanned(number, DONE, names, then)
 
         def failed(outcome: int) -> None:
             listener.scanned(number, outcome, [], "")
