@@ -167,7 +167,11 @@ def cluster(servers: RedisServers) -> list[RedisServer]:
 
 
 @pytest.fixture(
-    params=["memory", "shared", *(pytest.param(kind, marks=pytest.mark.redis) for kind in ("single", "cluster"))]
+    params=[
+        "memory",
+        "shared",
+        *(pytest.param(kind, marks=pytest.mark.redis) for kind in ("single", "cluster")),
+    ]
 )
 def engine(request: pytest.FixtureRequest) -> Engine:
     if request.param in ("memory", "shared"):

@@ -40,7 +40,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """Where sessions have their backlogs. `device` and `application` are for those that no rule fits."""
+    """The stores that sessions have their backlogs in. `device` and `application` are for those that no rule fits."""
 
     device: str = JOURNAL
     application: str = JOURNAL

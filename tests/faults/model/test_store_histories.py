@@ -16,7 +16,7 @@ from faults.model.store_history import Policy, StoreHistory
 
 STEPS = 400
 HISTORIES = 20
-SEEN_THROUGH = (75,)  # histories in which rarer mistakes show
+SEEN_THROUGH = (26, 75, 103)  # histories in which rarer mistakes show
 KINDS: dict[str, dict[str, object]] = {
     "atomic": {},
     "batches fail halfway": {"atomic": False},

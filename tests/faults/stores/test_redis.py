@@ -69,7 +69,7 @@ class Use:
             await asyncio.sleep(0.005)
 
     async def up(self) -> None:
-        await self.until(lambda: self.store.room())
+        await self.until(self.store.room)
 
     async def put(self, whose: QueueName, first: int, *entries: bytes, begins: bool = False) -> int:
         """The outcome of a put that is tried again as long as it is refused."""
@@ -341,8 +341,8 @@ def test_a_server_that_stands_still_is_given_up(
         finally:
             server.signal(signal.SIGCONT)
         await used.up()
-        outcome, found = await used.user.look(name())
-        assert outcome == DONE
+        looked, found = await used.user.look(name())
+        assert looked == DONE
         assert found in ((1, 1, 1), (1, 2, 2))  # it may have read the put after all
 
     use(look, server)
@@ -503,7 +503,9 @@ class Shard(StoreNotes):
         self.clock = Clock()
         self.storing = Storing(used.store, self, self.clock, StoringSettings("5f", 500))
         self.backlogs = [Backlog() for _ in range(count)]
-        self.queues = [StoredQueue("t", f"c{number}", number + 1, one) for number, one in enumerate(self.backlogs)]
+        self.queues = [
+            StoredQueue("t", f"c{number}", number + 1, one) for number, one in enumerate(self.backlogs)
+        ]
 
     def stored(self, queue: StoredQueue, generation: int, first: int, up_to: int) -> None:
         """Note nothing: the process lives on."""

@@ -44,11 +44,17 @@ def test_other_clients_have_other_keys(one: tuple[str, str], other: tuple[str, s
 def test_a_scan_knows_whose_a_key_is(tenant: str, client: str, generation: int, incarnation: int) -> None:
     names = RedisNames("p")
     whose = name(tenant, client, generation, incarnation)
-    assert names.name_of(names.stream(whose)) == whose
+    found = names.name_of(names.stream(whose))
+    assert found is not None
+    assert names.stream(found) == names.stream(whose)
+    if max(len(escaped(tenant)), len(escaped(client))) <= TAG_MAX:
+        assert found == whose
+    assert (found.generation, found.incarnation) == (generation, incarnation)
 
 
 @pytest.mark.parametrize(
-    "key", [b"p:x", b"q:{t/c}:5f:1:2", b"p:{t/c}:5f", b"p:{t/c}:5f:1:2:3", b"p:{t}/c}:5f:1:2", b"p:{t/_FF}:5f:1:2"]
+    "key",
+    [b"p:x", b"q:{t/c}:5f:1:2", b"p:{t/c}:5f", b"p:{t/c}:5f:1:2:3", b"p:{t}/c}:5f:1:2", b"p:{t/_FF}:5f:1:2"],
 )
 def test_keys_of_others_are_nobodys(key: bytes) -> None:
     assert RedisNames("p").name_of(key) is None

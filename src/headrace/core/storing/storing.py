@@ -46,7 +46,9 @@ from headrace.core.storing.windows import RIPE, TO_COMPARE, Windows
 PATIENCE_MS: Final = 30_000  # without an answer: it will not come
 REQUESTS_MAX: Final = 256  # under way
 RIPE_AT_ONCE: Final = 500  # windows that are looked at in one pass
-TURNS_AT_ONCE: Final = 500  # queues that are looked at in one pass, most of which have nothing to ask after a start
+TURNS_AT_ONCE: Final = (
+    500  # queues that are looked at in one pass, most of which have nothing to ask after a start
+)
 ALWAYS: Final = -1  # a window that never ends
 
 

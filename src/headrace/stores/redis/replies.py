@@ -89,7 +89,9 @@ def put_outcome(replies: list[Any], count: int, begins: bool) -> int:
     done = replies[-1]
     if not isinstance(done, list):
         # Where MULTI itself was refused, what came behind it may have been done, each for itself.
-        return UNSURE if any(type(reply) is bytes and reply != b"QUEUED" for reply in replies[1:-1]) else REFUSED
+        return (
+            UNSURE if any(type(reply) is bytes and reply != b"QUEUED" for reply in replies[1:-1]) else REFUSED
+        )
     outcome = _outcome_of(done[:count], count)
     if outcome == DONE and begins and done[count:] != [count]:
         return THERE
@@ -159,9 +161,7 @@ class Server:
 
 def server_of(info: bytes, nodes: bytes | None) -> Server:
     """Return what INFO and, in a cluster, CLUSTER NODES say. Raises KeyError, ValueError."""
-    fields = dict(
-        line.split(":", 1) for line in info.decode("utf-8", "replace").splitlines() if ":" in line
-    )
+    fields = dict(line.split(":", 1) for line in info.decode("utf-8", "replace").splitlines() if ":" in line)
     slots, is_moving = ([], False) if nodes is None else own_slots(nodes)
     return Server(
         history=f"{fields['run_id']} {fields['master_replid']} {slots}",

@@ -102,7 +102,8 @@ def test_a_look_reads_what_a_stream_says_of_itself() -> None:
 
 INFO = (
     b"# Server\r\nredis_version:7.0.15\r\nrun_id:aa\r\n# Memory\r\nmaxmemory_policy:noeviction\r\n# Persistence\r\n"
-    b"loading:0\r\naof_enabled:1\r\n# Replication\r\nrole:master\r\nconnected_slaves:1\r\nslave0:ip=127.0.0.1,port=1,state=online\r\n"
+    b"loading:0\r\naof_enabled:1\r\n# Replication\r\nrole:master\r\nconnected_slaves:1\r\n"
+    b"slave0:ip=127.0.0.1,port=1,state=online\r\n"
     b"master_replid:bb\r\n# Cluster\r\ncluster_enabled:1\r\n"
 )
 NODES = (
