@@ -24,6 +24,7 @@ from headrace.core.records.record import (
     KIND_GIVEN,
     KIND_MESSAGE,
     KIND_NONE,
+    LET_GO,
     PROGRESS_SUBKINDS,
     RECEIVED,
     RELEASED,
@@ -31,6 +32,7 @@ from headrace.core.records.record import (
     SHARED_DRAWN,
     SHARED_FINISHED,
     SHARED_RECEIVED,
+    STORED,
     Progress,
     Record,
 )
@@ -50,6 +52,8 @@ _PROGRESS_ORDER: Final[list[int]] = [  # a list: mypyc walks a tuple of constant
     SHARED_DRAWN,
     SHARED_FINISHED,
     SHARED_RECEIVED,
+    STORED,
+    LET_GO,
 ]
 
 _KEPT_BYTES_MAX: Final = 1 << 20  # of the buffer that bodies are put together in, from one batch to the next
@@ -345,6 +349,13 @@ class GroupCommit:
     def dropped(self, incarnation: i64, first: i64, count: i64, reason: i64) -> None:
         self._pair(DROPPED, incarnation, first)
         self._pair(DROPPED, count, reason)
+
+    def stored(self, incarnation: i64, generation: i64, first: i64, up_to: i64) -> None:
+        self._pair(STORED, incarnation, generation)
+        self._pair(STORED, first, up_to)
+
+    def let_go(self, incarnation: i64, up_to: i64) -> None:
+        self._pair(LET_GO, incarnation, up_to)
 
     def drawn(self, group: i64, serial: i64, incarnation: i64, packet_id: i64) -> None:
         self._pair(SHARED_DRAWN, group, serial)

@@ -48,7 +48,7 @@ from headrace.journal.retention import (
 from headrace.journal.segment import Batch, file_name, seed_of
 from headrace.journal.snapshot import discard_beyond, positions
 from headrace.journal.synced_disk import SYNCED_DISK
-from headrace.journal.watermark import STREAMS_VERSION, Watermark
+from headrace.journal.watermark import STORES_VERSION, STREAMS_VERSION, Watermark
 from headrace.journal.writer import FSYNC, NONE, OS, GroupWriter
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ class LogSettings:
     reserve_bytes: int = 16 << 20
     verified_bytes: int = 256 << 20
     streams: bool = False
+    stores: bool = False  # queues may lie in a store beside the journal
 
     def __post_init__(self) -> None:
         if self.durability not in (FSYNC, OS, NONE):
@@ -186,7 +187,10 @@ class SegmentedLog:
         found = recovery.run(uuid4().bytes)
         state = found.state
         if settings.streams:
-            state.version = STREAMS_VERSION
+            state.version = max(state.version, STREAMS_VERSION)
+        if settings.stores:
+            state.version = max(state.version, STORES_VERSION)
+        self.version = state.version
         self.uuid = str(UUID(bytes=state.uuid))
         self.epoch = state.epoch
         self.next_offset = state.high_watermark

@@ -13,6 +13,7 @@ always whole.
     `durability=fsync`
     48   4  epoch
     52   1  version, 1; 2 once it has been one of several shards, whose journals hold records of streams between them;
+            3 once a store of queues was configured, which the journal may have been let go of what is in;
             255 where there is no journal here, but several in the directories below (ADR 0019)
     53   3  zero
     56   8  largest timestamp of the last batch below the high watermark, microseconds since 1970
@@ -51,6 +52,7 @@ from headrace.journal.errors import CorruptFile, NoJournal, ShardedDirectory, Un
 NAME = "watermark"
 VERSION = 1
 STREAMS_VERSION = 2  # a headrace that knows no streams refuses the journal
+STORES_VERSION = 3  # one that knows no stores of queues does
 SHARDED = (
     255  # no version will be it: what is older refuses the directory, since it is newer than it can read
 )
@@ -164,8 +166,8 @@ def _unpack(data: bytes) -> WatermarkState | None:
         raise ShardedDirectory(
             f"it holds several shards: {NAME} and journal of each lie in shard-0, shard-1, ..."
         )
-    if version > STREAMS_VERSION:
-        raise UnsupportedFormat(f"{NAME}: version {version}, this headrace reads up to {STREAMS_VERSION}")
+    if version > STORES_VERSION:
+        raise UnsupportedFormat(f"{NAME}: version {version}, this headrace reads up to {STORES_VERSION}")
     return WatermarkState(uuid, epoch, high_watermark, durable, last_us, sequence, version=version)
 
 

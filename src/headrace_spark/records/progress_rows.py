@@ -20,6 +20,7 @@ from headrace.core.records.record import (
     DROP_REASONS,
     DROPPED,
     KIND_PROGRESS,
+    LET_GO,
     PROGRESS_WIDTH,
     RECEIVED,
     RELEASED,
@@ -29,6 +30,7 @@ from headrace.core.records.record import (
     SHARED_FINISHED,
     SHARED_RECEIVED,
     SHORT_HEADER_SIZE,
+    STORED,
     record_end,
 )
 from headrace.errors import CorruptRecord
@@ -50,8 +52,8 @@ _FIELDS: Final[dict[int, tuple[str, tuple[str, ...]]]] = {
     SHARED_RECEIVED: ("shared_received", ("group_id", "serial")),
     BOUND: ("bound", ("incarnation", "serial", "packet_id")),
 }
-# Pages of references that wait: no news of any message.
-_PAGES: Final = (BACKLOG_PAGE, SHARED_BACKLOG_PAGE)
+# Where what waits lies, in pages of references or in a store: no news of any message.
+_PLACES: Final = (BACKLOG_PAGE, SHARED_BACKLOG_PAGE, STORED, LET_GO)
 
 
 def record_batches(chunk: Chunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -65,7 +67,7 @@ def all_entries(chunk: Chunk) -> Iterator[Entries]:
     """Yield the entries of a chunk, subkind by subkind. Raises CorruptRecord for one that is not known."""
     subkinds = np.where(chunk.kinds == KIND_PROGRESS, chunk.bytes[chunk.at + _SUBKIND_AT], 0)
     for subkind in np.unique(subkinds[subkinds > 0]).tolist():
-        if subkind in _PAGES:
+        if subkind in _PLACES:
             continue
         if subkind not in _FIELDS:
             raise CorruptRecord(f"after offset {chunk.offsets[0]}: progress of unknown kind {subkind}")

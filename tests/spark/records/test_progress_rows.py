@@ -14,12 +14,14 @@ from headrace.core.records.record import (
     BOUND,
     DROP_EXPIRED,
     DROPPED,
+    LET_GO,
     RECEIVED,
     RELEASED,
     SENT_LIMIT,
     SHARED_DRAWN,
     SHARED_FINISHED,
     SHARED_RECEIVED,
+    STORED,
     Progress,
     Record,
 )
@@ -97,6 +99,8 @@ def progress(subkind: int, *values: int, timestamp_us: int = MIDNIGHT_US) -> Pro
             progress(SHARED_RECEIVED, 11, 7),
             [{"kind": "shared_received", "group_id": 11, "serial": 7, "count": 1}],
         ),
+        (progress(STORED, 9, 1, 1, 500), []),
+        (progress(LET_GO, 9, 500), []),
     ],
 )
 def test_every_kind(record: Progress, expected: list[dict[str, Any]]) -> None:

@@ -29,6 +29,10 @@ kind 3, PROGRESS: what became of messages. The same 16-byte header, then packed 
   6 drawn from a shared group (group, serial, incarnation, packet id | QoS << 16)*
   7 finished in a shared group (group, serial)*    8 received, PUBREC seen, in a shared group (group, serial)*
   9 references that wait for a session, 10 for a shared group: one page, laid out in `backlog`
+ 11 packet ids that were given (incarnation, serial, packet id)*
+ 12 stored: a store has what a session waits for, without a gap, in the stream of a generation (incarnation, generation,
+    first serial, last serial)*
+ 13 let go: the journal need not keep what a session waits for, up to a serial number (incarnation, serial)*
 
 kind 4, QUEUE: devices of frames, and their topic queues (`queue_record`).
 
@@ -77,7 +81,9 @@ SHARED_RECEIVED: Final = 8
 BACKLOG_PAGE: Final = 9
 SHARED_BACKLOG_PAGE: Final = 10
 BOUND: Final = 11
-PROGRESS_SUBKINDS: Final = 12  # all but the pages are packed together, one record of each a batch
+STORED: Final = 12
+LET_GO: Final = 13
+PROGRESS_SUBKINDS: Final = 14  # all but the pages are packed together, one record of each a batch
 
 PROGRESS_WIDTH: Final = {
     ACKED: 2,
@@ -89,6 +95,8 @@ PROGRESS_WIDTH: Final = {
     SHARED_FINISHED: 2,
     SHARED_RECEIVED: 2,
     BOUND: 3,
+    STORED: 4,
+    LET_GO: 2,
 }
 
 # Packet ids towards subscribers: those that follow from serial numbers, and above them those that records give.
@@ -112,6 +120,7 @@ DROP_NOT_ACCEPTED: Final = 11
 DROP_RETAINED_LIMIT: Final = 12
 DROP_TENANT_BYTES_LIMIT: Final = 13
 DROP_REMOVED: Final = 14
+DROP_STORE_FORGOT: Final = 15
 DROP_REASONS: Final = {
     DROP_LIMIT: "backlog_limit",
     DROP_EXPIRED: "expired",
@@ -127,6 +136,7 @@ DROP_REASONS: Final = {
     DROP_RETAINED_LIMIT: "retained_limit",
     DROP_TENANT_BYTES_LIMIT: "tenant_backlog_bytes_limit",
     DROP_REMOVED: "removed",
+    DROP_STORE_FORGOT: "store_forgot",
 }
 
 # QoS 0 to who is not there is tried once, as it should be: no event tells of it.

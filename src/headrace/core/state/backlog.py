@@ -141,10 +141,15 @@ class Behind:
         """Return the rows of the pages that are not loaded yet, `_ROW` numbers each."""
         return self.table[self.next_row * _ROW :]
 
-    def pages_between(self, start: int, end: int) -> list[int]:
-        """Return the offsets of the pages, not loaded, that refer to something from `start` up to `end`."""
+    def pages_between(self, start: int, end: int, above: i64 = 0) -> list[int]:
+        """Return the offsets of the pages, not loaded, that refer to something from `start` up to `end` with a serial
+        number above `above`."""
         rows = self.rows()
-        return [rows[at] for at in range(0, len(rows), _ROW) if rows[at + 4] < end and rows[at + 5] >= start]
+        return [
+            rows[at]
+            for at in range(0, len(rows), _ROW)
+            if rows[at + 4] < end and rows[at + 5] >= start and rows[at + 1] + rows[at + 2] > above + 1
+        ]
 
     def has_page(self) -> bool:
         return self.next_row * _ROW < len(self.table)
@@ -373,10 +378,13 @@ class Backlog:
 
     # What it refers to
 
-    def lowest_offset(self) -> int:
-        """Return the oldest journal offset that is still needed, -1 when empty."""
+    def lowest_offset(self, spared: i64 = 0) -> int:
+        """Return the oldest journal offset that is still needed, -1 when there is none. The messages of the oldest
+        `spared` entries are not needed, only the pages that name them."""
         if not self.count:
             return -1
+        if spared > 0:
+            return self._lowest_behind(spared)
         if self.ordered and self.loaded:
             return self.refs[self.head] >> REF_OFFSET_SHIFT
         found = [ref >> REF_OFFSET_SHIFT for ref in self.in_memory()]
@@ -384,12 +392,57 @@ class Backlog:
             found += self.behind.rows()[4::_ROW]
         return min(found)
 
-    def in_memory(self) -> array[int]:
-        """Return a copy of the references that are in no page."""
-        refs = self.refs[self.head :]
-        if self.behind is not None:
-            refs.extend(self.behind.refs)
+    def _lowest_behind(self, spared: i64) -> int:
+        found = [ref >> REF_OFFSET_SHIFT for ref in self.in_memory(spared)]
+        found += self.page_offsets()
+        behind = self.behind
+        if behind is not None:
+            left = spared - self.loaded
+            rows = behind.rows()
+            for at in range(0, len(rows), _ROW):
+                if rows[at + 2] > left:
+                    found.append(rows[at + 4])
+                left -= rows[at + 2]
+        return min(found) if found else -1
+
+    def in_memory(self, spared: i64 = 0) -> array[int]:
+        """Return a copy of the references that are in no page, but for those of the oldest `spared` entries."""
+        skipped: i64 = min(max(spared, 0), self.loaded)
+        refs = self.refs[self.head + skipped :]
+        behind = self.behind
+        if behind is not None:
+            skipped = max(0, spared - (self.count - len(behind.refs)))
+            refs.extend(behind.refs[skipped:])
         return refs
+
+    def entries_from(self, at: i64, count: i64) -> tuple[list[int], list[int]] | None:
+        """Return (references, sizes) of up to `count` entries from the one on that has `at` others before it; None if
+        they are in a page that cannot be read now. Entries of a page that is lost refer to that page."""
+        refs: list[int] = []
+        sizes: list[int] = []
+        end = at + count
+        _take_between(self.refs, self.sizes, self.head, 0, self.loaded, at, end, refs, sizes)
+        behind = self.behind
+        if behind is None:
+            return refs, sizes
+        place = self.loaded
+        rows = behind.rows()
+        for row in range(0, len(rows), _ROW):
+            offset, first, held = rows[row], rows[row + 1], rows[row + 2]
+            if place < end and place + held > at:
+                page = read_page(self._space.pages, offset, first, held)
+                if page is NOT_NOW:
+                    return (refs, sizes) if refs else None
+                if isinstance(page, Page):
+                    skipped: i64 = first - page.first
+                    _take_between(page.refs, page.sizes, skipped, place, held, at, end, refs, sizes)
+                else:
+                    lost: i64 = min(end, place + held) - max(at, place)
+                    refs += [offset << REF_OFFSET_SHIFT | 1] * lost
+                    sizes += [0] * lost
+            place += held
+        _take_between(behind.refs, behind.sizes, 0, place, len(behind.refs), at, end, refs, sizes)
+        return refs, sizes
 
     def page_offsets(self) -> list[int]:
         """Return where the pages are that somebody may have to read, now or after a crash."""
@@ -402,9 +455,10 @@ class Backlog:
         """Return the references in a page, as `refs_of_page`."""
         return refs_of_page(self._space.pages, offset)
 
-    def pages_between(self, start: int, end: int) -> list[int]:
-        """Return the offsets of the pages, not loaded, that refer to something from `start` up to `end`."""
-        return [] if self.behind is None else self.behind.pages_between(start, end)
+    def pages_between(self, start: int, end: int, above: i64 = 0) -> list[int]:
+        """Return the offsets of the pages, not loaded, that refer to something from `start` up to `end` with a serial
+        number above `above`."""
+        return [] if self.behind is None else self.behind.pages_between(start, end, above)
 
     # Snapshots
 
@@ -440,6 +494,26 @@ class Backlog:
             self.behind = behind
         self._space.count += self.count
         self._space.bytes += self.bytes
+
+
+def _take_between(
+    refs: array[int],
+    sizes: array[int],
+    begin: i64,
+    place: i64,
+    count: i64,
+    start: i64,
+    end: i64,
+    to_refs: list[int],
+    to_sizes: list[int],
+) -> None:
+    """Append what lies from `start` up to `end` of `count` entries, the first of which is `refs[begin]` and has `place`
+    others before it."""
+    low: i64 = max(start, place)
+    high: i64 = min(end, place + count)
+    if low < high:
+        to_refs += refs[begin + low - place : begin + high - place]
+        to_sizes += sizes[begin + low - place : begin + high - place]
 
 
 def unpacked(packed_refs: bytes, packed_sizes: bytes) -> tuple[array[int], array[int]]:

@@ -21,6 +21,7 @@ from headrace.core.records.record import DIRECT_IDS
 from headrace.core.state.backlog import REF_OFFSET_SHIFT, Backlog, BacklogSpace
 from headrace.core.state.inflight import NOT_IN_FLIGHT, Window
 from headrace.core.state.packet_ids import Bound
+from headrace.core.storing.rows import StoredRows
 
 REF_RETAIN: Final = 0x4
 REF_QOS: Final = 0x3
@@ -50,6 +51,7 @@ class OutboundQueue:
         self.held: dict[int, int] | None = None  # serials in flight below the boundary, by their computed ids
         self.bound: Bound | None = None  # ids that records gave
         self.written: i64 = -1  # the `stamp` that the newest snapshot has
+        self.rows: StoredRows | None = None  # what of it a store has, once one has had something
 
     def floor(self) -> i64:
         """Return the lowest serial number that is not finished."""
@@ -261,10 +263,31 @@ class OutboundQueue:
                 removed += self.finish(serial)  # given up when it was to be sent again
         return removed
 
+    # What lies in a store
+
+    def stored_rows(self) -> StoredRows:
+        """Return what a store has of the queue, made on first use."""
+        rows = self.rows
+        if rows is None:
+            rows = self.rows = StoredRows()
+        return rows
+
+    def let_go(self) -> i64:
+        """Return up to which serial number the journal need not keep messages, 0: it keeps all."""
+        rows = self.rows
+        return 0 if rows is None else rows.let_go
+
+    def needed_in_flight(self) -> list[int]:
+        """Return the references in flight whose messages the journal has to keep."""
+        let_go = self.let_go()
+        return [ref for serial, ref in self.inflight.items() if serial > let_go]
+
     def lowest_offset(self) -> int:
-        """Return the oldest journal offset that is still referred to, -1 if none."""
-        lowest = self.backlog.lowest_offset()
-        for ref in self.inflight.refs():
+        """Return the oldest journal offset that is still referred to, -1 if none. What a store has alone is not read
+        there any more."""
+        let_go = self.let_go()
+        lowest = self.backlog.lowest_offset(let_go + 1 - self.head_serial())
+        for ref in self.inflight.refs() if let_go == 0 else self.needed_in_flight():
             offset = ref >> REF_OFFSET_SHIFT
             if lowest == -1 or offset < lowest:
                 lowest = offset

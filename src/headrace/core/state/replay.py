@@ -44,6 +44,7 @@ from headrace.core.records.record import (
     KIND_MESSAGE,
     KIND_PROGRESS,
     KIND_QUEUE,
+    LET_GO,
     MESSAGE_HEADER_SIZE,
     PROGRESS_WIDTH,
     RECEIVED,
@@ -53,6 +54,7 @@ from headrace.core.records.record import (
     SHARED_DRAWN,
     SHARED_FINISHED,
     SHARED_RECEIVED,
+    STORED,
     Progress,
     Record,
     record_end,
@@ -341,6 +343,11 @@ class Replay:
             dropped = queue.replay_dropped(value, values[at + 2])
             if dropped:
                 session.count_drop(values[at + 3], dropped)
+        elif subkind == STORED:
+            queue.stored_rows().stored(value, values[at + 2], values[at + 3])
+            self._fold.in_stores[session.incarnation] = session
+        elif subkind == LET_GO:
+            queue.stored_rows().note_let_go(value)
 
 
 def _put_into_queue(tenant: Tenant, message: Message) -> None:

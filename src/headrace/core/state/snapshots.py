@@ -57,6 +57,7 @@ GONE_ENTRIES: Final = 1000
 LOAN_ENTRIES: Final = 1000
 RETAINED_AT_ONCE: Final = 100
 _AT_USED: Final = 7  # in the entry of a topic queue
+_AT_ROWS: Final = 18  # in that of a session
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder()
@@ -97,9 +98,11 @@ def entry_of_session(session: Session, position: int) -> bytes:
 
 def _added_to_session(session: Session) -> list[object]:
     """Return the fields of a session's entry that are left out where they say nothing: its owner, the packet ids that its
-    queue has bound, and the version of a will before MQTT 5."""
+    queue has bound, the version of a will before MQTT 5, and what a store has of the queue."""
     queue, will = session.queue, session.will
     bound = [] if queue is None or queue.bound is None else queue.bound.rows()
+    if queue is not None and queue.rows is not None:
+        return [session.owner, bound, 5 if will is None else will.version, queue.rows.fields()]
     if will is not None and will.version != 5:
         return [session.owner, bound, will.version]
     return [session.owner, bound] if session.owner is not None or bound else []
@@ -343,6 +346,9 @@ def _restore_session(fold: Fold, value: list[object]) -> None:
     if value[14] is not None:
         bound = cast(list[int], value[16]) if len(value) > 16 else []
         _restore_queue(session, cast(list[object], value[14]), bound)
+        if len(value) > _AT_ROWS:
+            session.outbound().stored_rows().load(cast(list[object], value[_AT_ROWS]))
+            fold.in_stores[incarnation] = session
     fold.add(session)
 
 

@@ -71,6 +71,9 @@ class Fold:
         self.tenants: dict[str, Tenant] = {}
         self.strangers = Counters()  # of those who were refused, of tenants that are not here
         self.by_incarnation: dict[int, Session] = {}
+        self.in_stores: dict[
+            int, Session
+        ] = {}  # by incarnation: those of which a store has, or had, something
         self.roster = Roster()
         self.queues = TopicQueues(pages, self._quotas)
         self.streams = Streams()
@@ -287,6 +290,7 @@ class Fold:
         if queue is not None:
             queue.backlog.discard()
         session.incoming = None
+        self.in_stores.pop(session.incarnation, None)
         if self.by_incarnation.pop(session.incarnation, None) is session:
             self.roster.remove(session)
 
@@ -324,6 +328,7 @@ class Fold:
             if most <= 0:
                 return True
             _, session = self.by_incarnation.popitem()
+            self.in_stores.pop(session.incarnation, None)
             most -= 1 + len(session.subscriptions or {})
             self._let_go_of(session)
         for tenant in self.tenants.values():

@@ -37,6 +37,7 @@ class StoredRows:
         self.extents: list[Extent] = []
         self.generation: i64 = 0
         self.let_go: i64 = 0
+        self.store = ""  # what the store is called, while one is connected to; not in the fold
 
     def stored(self, generation: i64, first: i64, up_to: i64) -> list[Extent]:
         """Note that the stream of a generation holds what is between two serial numbers. Returns the extents that hold
@@ -75,6 +76,17 @@ class StoredRows:
             if extent.first <= serial <= extent.up_to:
                 return extent
         return None
+
+    def held(self, floor: i64) -> tuple[int, int]:
+        """Return how many entries from a serial number on a store has, and how many of them the journal was let go
+        of."""
+        held: i64 = 0
+        alone: i64 = 0
+        for extent in self.extents:
+            first = max(extent.first, floor)
+            held += max(0, extent.up_to - first + 1)
+            alone += max(0, min(extent.up_to, self.let_go) - first + 1)
+        return int(held), int(alone)
 
     def is_full(self) -> bool:
         """Return whether no other stream may be begun."""

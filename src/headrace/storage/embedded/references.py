@@ -22,6 +22,7 @@ from itertools import chain, islice
 
 from headrace.core.state.backlog import REF_OFFSET_SHIFT, Backlog
 from headrace.core.state.groups import Group, draws_of
+from headrace.core.state.queue import OutboundQueue
 from headrace.core.state.session import Session
 from headrace.core.state.state import Fold
 from headrace.core.state.topic_queues import TopicQueue
@@ -85,8 +86,8 @@ class References:
         queue = session.queue
         if queue is None:
             return self._marked(refs, [])
-        refs += queue.inflight.refs()
-        return self._marked(*self._copied(refs, queue.backlog))
+        refs += queue.needed_in_flight()
+        return self._marked(*self._copied_of_session(refs, queue))
 
     def _group(self, group: Group) -> Iterator[None]:
         refs = [draw.full_ref for draw in group.drawn.values()]
@@ -102,6 +103,17 @@ class References:
         in_stretch = backlog.pages_between(self._start, self._end)
         named = [offset << REF_OFFSET_SHIFT for offset in offsets]
         return chain(refs, backlog.in_memory(), named), _pages(backlog, in_stretch)
+
+    def _copied_of_session(
+        self, refs: list[int], queue: OutboundQueue
+    ) -> tuple[Iterable[int], Iterable[array[int]]]:
+        """Copy what waits for a session, but for what a store has and the journal was let go of; the pages that name it
+        are needed still."""
+        backlog, let_go = queue.backlog, queue.let_go()
+        in_stretch = backlog.pages_between(self._start, self._end, let_go)
+        named = [offset << REF_OFFSET_SHIFT for offset in backlog.page_offsets()]
+        in_memory = backlog.in_memory(let_go + 1 - queue.head_serial())
+        return chain(refs, in_memory, named), _pages(backlog, in_stretch)
 
     def _marked(self, refs: Iterable[int], pages: Iterable[array[int]]) -> Iterator[None]:
         for part in chain((refs,), pages):

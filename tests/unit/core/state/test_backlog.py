@@ -73,6 +73,26 @@ steps = st.lists(
 )
 
 
+def look_at_parts(queue: Queue, plain: list[tuple[int, int]], number: int) -> None:
+    """Some entries are given as they stand; of the oldest only the pages are needed where a store has their messages."""
+    backlog = queue.backlog
+    at = number % (len(plain) + 1)
+    found = backlog.entries_from(at, number)
+    assert found is not None
+    assert list(zip(*found, strict=True)) == plain[at : at + number]
+    needed = [ref >> 20 for ref, _ in plain[at:]]
+    lowest = backlog.lowest_offset(at)
+    assert lowest == -1 or min(needed, default=lowest) >= lowest
+    assert (lowest == -1) <= (not needed)
+    assert all(lowest <= page for page in backlog.page_offsets())
+    refs = list(backlog.in_memory(at))
+    for offset in backlog.pages_between(0, 1 << 43, queue.head_serial() + at - 1):
+        page = backlog.page_refs(offset)
+        assert page is not None
+        refs += page
+    assert not {ref for ref, _ in plain[at:]} - set(refs)
+
+
 @given(steps)
 def test_a_backlog_is_a_queue(steps: list[tuple[str, int, int]]) -> None:
     queue, plain = Queue(), []
@@ -97,6 +117,7 @@ def test_a_backlog_is_a_queue(steps: list[tuple[str, int, int]]) -> None:
         assert queue.backlog.bytes == queue.space.bytes == sum(size for _, size in plain)
         assert queue.backlog.count == queue.space.count == len(plain)
         assert queue.backlog.lowest_offset() == min((ref >> 20 for ref, _ in plain), default=-1)
+        look_at_parts(queue, plain, count)
     queue.sync()
     found = list(queue.backlog.in_memory())
     for offset in queue.backlog.pages_between(0, 1 << 43):
@@ -186,6 +207,24 @@ def test_a_loaded_page_is_held_until_its_entries_are_finished() -> None:
     assert queue.backlog.page_offsets() == pages
     queue.backlog.release(floor=2 * PAGE + 1)
     assert queue.backlog.page_offsets() == pages[1:]
+
+
+def test_entries_of_pages_that_are_not_there_are_not_made_up() -> None:
+    queue = Queue()
+    for number in range(1, 20):
+        queue.push(reference(number, 0, False, 1), 7)
+    queue.sync()
+    pages = queue.backlog.pages_between(0, 1 << 43)
+    queue.pages.unreadable.add(pages[0])
+    assert queue.backlog.entries_from(PAGE, 2) is None
+    before = queue.backlog.entries_from(0, 10)
+    assert before is not None
+    assert [ref >> 20 for ref in before[0]] == [1, 2, 3, 4], "as far as it can be read"
+    queue.pages.unreadable.clear()
+    del queue.pages.values[pages[0]]
+    found = queue.backlog.entries_from(PAGE - 1, PAGE + 2)
+    assert found is not None
+    assert [ref >> 20 for ref in found[0]] == [4, *([pages[0]] * PAGE), 9], "references to nothing"
 
 
 def test_only_pages_that_can_refer_to_a_stretch_are_named() -> None:

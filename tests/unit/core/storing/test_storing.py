@@ -341,3 +341,15 @@ def test_a_stream_that_holds_only_what_is_in_the_next_one_is_dropped() -> None:
     rows.stored(2, 10, 15)
     assert [extent.generation for extent in rows.stored(3, 5, 6)] == [2]
     assert [(extent.first, extent.up_to) for extent in rows.extents] == [(1, 4), (5, 6)]
+
+
+def test_rows_say_how_much_a_store_has_and_how_much_of_it_alone() -> None:
+    rows = StoredRows()
+    assert rows.held(1) == (0, 0)
+    rows.stored(1, 1, 10)
+    rows.stored(2, 8, 20)
+    rows.note_let_go(15)
+    assert rows.held(1) == (20, 15)
+    assert rows.held(5) == (16, 11)
+    assert rows.held(18) == (3, 0)
+    assert rows.held(21) == (0, 0)
