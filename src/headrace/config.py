@@ -30,6 +30,7 @@ from headrace.bridge.topics import Rule
 from headrace.errors import ConfigError
 from headrace.mqtt.topics import valid_filter, valid_topic
 from headrace.net.address import Address, parse
+from headrace.stores.placing import Placing
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -155,6 +156,15 @@ class FramesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cluster_start: str = "beginning"  # of a new one: beginning, end, or a time like 2026-11-23T06:00:00Z
     cluster_in_flight_max: Annotated[int, msgspec.Meta(ge=1)] = 10_000  # messages that its consumers hold
     visibility_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0  # for so long a consumer may hold a message
+
+
+class QueuesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What keeps the long backlogs of sessions that are away: the journal, or a store beside it (ADR 0034)."""
+
+    device: str = "journal"  # of sessions of the type DEVICE: journal, or redis://host:port[,host:port ...]
+    application: str = "journal"  # of those of the type APPLICATION
+    # For so long the journal keeps what a store has, too, since that may forget it; "always": for ever.
+    window_s: Seconds | Literal["always"] = 60.0
 
 
 class AccessConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -365,6 +375,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     limits: LimitsConfig = LimitsConfig()
     access: AccessConfig = AccessConfig()
     frames: FramesConfig = FramesConfig()
+    queues: QueuesConfig = QueuesConfig()
     tls: TlsConfig = TlsConfig()
     bridge: tuple[BridgeConfig, ...] = ()
     log: LogConfig = LogConfig()
@@ -468,7 +479,11 @@ def examine(
         config = msgspec.structs.replace(config, allow_anonymous=False)
         spelled_out = True
     known = {error.key for error in wrong}  # what follows from those is not said
-    found = [*_wrong_addresses(config, anonymous_spelled_out=spelled_out), *_wrong_frames(config.frames)]
+    found = [
+        *_wrong_addresses(config, anonymous_spelled_out=spelled_out),
+        *_wrong_frames(config.frames),
+        *_wrong_queues(config.queues),
+    ]
     wrong += [error for error in found if error.key not in known]
     config = msgspec.structs.replace(config, bridge=_bridges(bridges, wrong))
     return config, wrong
@@ -595,7 +610,17 @@ def without_secrets(config: Config) -> Config:
         for key, value in config.pipeline.spark.items()
     }
     pipeline = msgspec.structs.replace(config.pipeline, spark=spark)
-    return msgspec.structs.replace(config, bridge=bridges, pipeline=pipeline)
+    queues = msgspec.structs.replace(
+        config.queues,
+        device=_without_password(config.queues.device),
+        application=_without_password(config.queues.application),
+    )
+    return msgspec.structs.replace(config, bridge=bridges, pipeline=pipeline, queues=queues)
+
+
+def _without_password(url: str) -> str:
+    """Return the address of a store with `HIDDEN` in the place of its password, if it has one."""
+    return re.sub(r"(?<=://)([^:@/?]*):[^@]*@", rf"\1:{HIDDEN}@", url)
 
 
 def _shown(name: str, table: dict[str, Any]) -> list[str]:
@@ -692,6 +717,12 @@ def cluster_start_us(text: str) -> int:
         what = f"{text!r} is neither beginning nor end nor a time with its zone"
         raise InvalidKey("frames.cluster_start", what) from None
     return max(1, int(moment.timestamp() * 1_000_000))
+
+
+def _wrong_queues(queues: QueuesConfig) -> Iterator[InvalidKey]:
+    """Yield what is wrong with the stores of queues."""
+    for key, why in Placing(queues.device, queues.application).mistakes():
+        yield InvalidKey(f"queues.{key}", why)
 
 
 def _wrong_frames(frames: FramesConfig) -> Iterator[InvalidKey]:

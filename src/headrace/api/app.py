@@ -24,10 +24,11 @@ def application(
     metrics: CollectorRegistry,
     more: Sequence[BaseRoute] = (),
     refresh: Sequence[Callable[[], None]] = (),
+    degraded: Callable[[], str] = str,
 ) -> Starlette:
     """Return the application that answers on the admin address. `not_ready` says why the node is not ready, "" when it
     is; `more`: routes of other modules. `refresh`: called on a thread before each scrape, for what has to be asked of
-    the disk or the system."""
+    the disk or the system. `degraded`: what does not work though clients are served, "" when everything does."""
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -36,7 +37,8 @@ def application(
         reason = not_ready()
         if reason:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
-        return PlainTextResponse("ready\n")
+        missing = degraded()
+        return PlainTextResponse(f"ready, degraded: {missing}\n" if missing else "ready\n")
 
     async def scrape(request: Request) -> Response:
         for ask in refresh:

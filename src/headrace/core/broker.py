@@ -33,6 +33,7 @@ from headrace.core.outbound.journal_queues import JournalQueues
 from headrace.core.outbound.removing import Removing
 from headrace.core.outbound.retained_replay import RetainedReplay
 from headrace.core.outbound.routing import Router
+from headrace.core.outbound.stored_queues import Placed, StoredQueues
 from headrace.core.outbound.system_topics import SystemTopics
 from headrace.core.outbound.unread import Unread
 from headrace.core.ports.journal import JournalPort
@@ -75,6 +76,7 @@ from headrace.core.state.session import Session, session_of
 from headrace.core.state.state import Fold
 from headrace.core.state.tenant import Tenant
 from headrace.core.state.topic_queues import ENDINGS
+from headrace.core.storing.notes import StoringSettings
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import (
@@ -150,6 +152,7 @@ class Broker(BatchListener):
         self._acknowledged_us = 0  # when it was told of one last
         self._delivered_us = 0
         self.neighbours = Alone()
+        self.stored: StoredQueues | None = None  # where queues have stores
         self.behind = False  # more is due than the last call of `on_timer` did
         self._leaving: Leaving | None = None  # once the shard is being given up
         self.commit.attach(self)
@@ -182,6 +185,12 @@ class Broker(BatchListener):
         self.fold.spread(self.worker.homes, self.shard)
         self.fold.count_owned_in(self.worker.owned, self.worker.owned_devices)
         return neighbours
+
+    def keep_queues_in(self, placed: list[Placed], settings: StoringSettings) -> None:
+        """Have long queues lie in stores from now on; to be called once the state is recovered."""
+        delivery = self.delivery
+        stored = StoredQueues(self.fold, self.commit, delivery.reader, self.worker, placed, settings)
+        self.stored = delivery.reader = delivery.stores = stored
 
     def leave(self, most: int) -> bool:
         """End the connections of at most so many sessions: the shard is being given up, and no client comes any more.
@@ -363,6 +372,8 @@ class Broker(BatchListener):
             tenant.retained.remove(event.topic.encode("utf-8"), event.message_offset)
             return 1
         if isinstance(event, SessionEnded):
+            if self.stored is not None:
+                self.stored.ended(event.incarnation)
             if self.fold.departing:
                 self.sessions.hand_out(self.fold.departed(event.incarnation, event.offset))
             return 0
@@ -447,6 +458,8 @@ class Broker(BatchListener):
                         self.worker.request_tick()
                     if self.delivery.feed_hungry():
                         self.worker.request_tick()
+                    if self.stored is not None and self.stored.go_on():
+                        self.worker.request_tick()
                 if step < 2:
                     step = 2
                     if self.fold.sweep(self.worker.settings.deliveries_at_once):
@@ -503,6 +516,11 @@ class Broker(BatchListener):
             self.unread.retry()
         except Exception as error:  # noqa: BLE001
             self.worker.contain("unread", None, error)
+        if self.stored is not None:
+            try:
+                self.stored.on_timer()
+            except Exception as error:  # noqa: BLE001
+                self.worker.contain("store", None, error)
         try:
             self.neighbours.on_timer()
         except Exception as error:  # noqa: BLE001

@@ -30,6 +30,7 @@ from headrace.api.tokens import Tokens
 from headrace.build import build
 from headrace.core.worker import Worker
 from headrace.node.shard import OwnedShard
+from headrace.node.stores import OpenStores
 from headrace.peers.handover import HandOver
 from headrace.peers.handover_metrics import HandOverCollector
 from headrace.peers.peer_metrics import PeerCollector
@@ -50,6 +51,7 @@ from headrace.services.process_metrics import ProcessFigures
 from headrace.services.removals import Removals
 from headrace.services.retained_rows import RetainedRows, WalksByShard
 from headrace.services.session_rows import SessionRows
+from headrace.services.store_metrics import StoreCollector
 from headrace.services.subscription_rows import SubscriptionRows
 from headrace.services.watchdog import Watchdog
 
@@ -118,6 +120,7 @@ class Parts:
     handover: HandOver | None
     past: PastReads
     lost: Mapping[int, str]
+    stores: OpenStores
     index: int = 0
 
 
@@ -148,7 +151,7 @@ def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[
         *served(Tokens(tokens), answers),
         *description(RESOURCES),
     ]
-    return application(not_ready, collectors, routes, (refresh,))
+    return application(not_ready, collectors, routes, (refresh,), lambda: parts.stores.trouble)
 
 
 class _Lists:
@@ -207,6 +210,7 @@ def _collectors(parts: Parts, limits: Limits) -> list[Collector]:
         HistogramCollector(parts.synced, parts.latencies.puback, parts.latencies.delivery),
         PeerCollector(parts.worker, parts.peers, ByShard(parts.shards, lambda shard: shard.storage.behind)),
         HandOverCollector(parts.handover),
+        StoreCollector(parts.stores.figures),
     ]
     if parts.access is not None:
         found.append(AuditCollector(parts.audit, parts.access.verifying))

@@ -44,6 +44,7 @@ from headrace.node.endpoints import Parts, site
 from headrace.node.holdings import Holdings
 from headrace.node.reloading import Reloading
 from headrace.node.shard import Surroundings, settle
+from headrace.node.stores import OpenStores
 from headrace.node.wiring import (
     access_is_needed,
     access_settings,
@@ -250,14 +251,18 @@ class Node:
         self.place = Place.alone(claim.layout.shards, claim.layout.node)
 
     def _own_shards(self) -> None:
-        """Open the journals of our shards. Raises JournalError, OSError, and then holds none of them."""
+        """Open the journals of our shards. Raises JournalError, OSError, ConfigError, and then holds none of them."""
         full_disk = self.config.journal.full_disk
-        around = Surroundings(self.worker, self.watchdog, full_disk, self._holdings.fail, log)
+        self.stores = OpenStores(self.config.queues, self._store_failed)
+        around = Surroundings(self.worker, self.watchdog, full_disk, self._holdings.fail, log, self.stores)
         try:
             self._holdings.open(around)
         except BaseException:
             self._give_up_data()
             raise
+
+    def _store_failed(self, error: Exception) -> None:
+        self.worker.failures.note("store", "", error)
 
     def _storage_of(self, shard: int) -> ShardStorage:
         """Open the storage of a shard, on whichever thread. Raises JournalError, OSError."""
@@ -275,6 +280,7 @@ class Node:
 
     def _give_up_data(self) -> None:
         self._holdings.close()
+        self.stores.close()
         if self._claim is not None:
             self._claim.close()
 
@@ -436,6 +442,7 @@ class Node:
             self.handover,
             self._holdings.reads,
             self._holdings.lost,
+            self.stores,
             self.place.index,
         )
         return site(parts, tokens, limits, lambda: self.trouble)

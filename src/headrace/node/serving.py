@@ -111,6 +111,7 @@ def work(config: Config, sources: Reread, place: Place, control: int, bound: Seq
         line = Control(end)
         node = Node(config, reread=sources, membership=Membership(place, sockets, line))
         line.trouble = lambda: node.trouble
+        line.degraded = lambda: node.stores.trouble
         line.lost = node.stop
         if line.is_lost:
             node.stop()
@@ -282,7 +283,9 @@ class SupervisedNode:
         tokens = Path(config.journal.token_file) if config.journal.token_file else None
         layout = self._claim.layout
         overview = Overview(self._runtime.path, self._members, layout.shards)
-        app = overview.site(layout.directories(), tokens, lambda: self._supervisor.trouble)
+        app = overview.site(
+            layout.directories(), tokens, lambda: self._supervisor.trouble, lambda: self._supervisor.degraded
+        )
         with keys_named(config, "admin"):
             at = endpoint("admin", config.admin, "http", "https")
             bound = bind_admin(config.admin, at.host, at.port)

@@ -19,10 +19,12 @@ from headrace.core.shards.routes import Routes
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.worker import LEAVE_AT_ONCE, Worker
 from headrace.journal.errors import reason_of
+from headrace.node.stores import OpenStores
 from headrace.services.repeating import repeat
 from headrace.services.watchdog import Watchdog
 from headrace.sockets.poller import Poller
 from headrace.storage.port import Recovered, ShardStorage, StorageEvents
+from headrace.stores.sharing import StoreShare
 
 HOUSEKEEPING_INTERVAL_S = 1.0
 DRAIN_TIMEOUT_S = 10.0
@@ -34,13 +36,14 @@ WAITS_FOR_OTHERS = "little space is left, and another shard's disk is full, or i
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What the shards of a worker share: `full_disk` is what publishers get while a disk is full, for the log; `failed`
-    is told of each shard whose journal has failed."""
+    is told of each shard whose journal has failed; `stores` may have their queues."""
 
     worker: Worker
     watchdog: Watchdog
     full_disk: str
     failed: Callable[[int], None]
     logger: Any
+    stores: OpenStores | None = None
 
 
 class OwnedShard:
@@ -69,6 +72,7 @@ class OwnedShard:
         self._epoch = 0  # of its streams
         self._turn = asyncio.Lock()  # whoever has it keeps the journal small
         self._at_rest = False
+        self._shares: list[StoreShare] = []
 
     @property
     def origin(self) -> Origin | None:
@@ -128,12 +132,15 @@ class OwnedShard:
             await asyncio.sleep(0)
 
     def start(self, poller: Poller | None) -> None:
-        """Begin to make records durable, and close the sessions that a crash left open."""
+        """Begin to make records durable, and close the sessions that a crash left open. Raises ConfigError where a store
+        that is named no more has something alone."""
         self._around.worker.tend(self.broker)
         events = StorageEvents(self._on_high_watermark, self._fail, self._set_full)
         self._epoch = self.storage.start(events, poller)
         self.broker.sessions.start()
         self.broker.devices.consuming.start()
+        if self._around.stores is not None:
+            self._shares = self._around.stores.lend(self.broker, self.storage.uuid)
 
     def begin(self) -> None:
         """Begin to speak to other shards, and let clients come: the record of this start is durable."""
@@ -237,6 +244,8 @@ class OwnedShard:
     def close(self) -> None:
         """Give up the storage."""
         self.rest()
+        for share in self._shares:
+            share.close()
         self.storage.close()
 
 

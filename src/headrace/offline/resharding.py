@@ -55,7 +55,7 @@ from headrace.journal.log import DIRECTORY, LogSettings, SegmentedLog
 from headrace.journal.segment import Batch, SegmentHeader, seed_of, split_records
 from headrace.journal.snapshot import SnapshotWriter, newest_chain
 from headrace.journal.watermark import NAME as WATERMARK
-from headrace.journal.watermark import WatermarkState
+from headrace.journal.watermark import STORES_VERSION, WatermarkState
 from headrace.mqtt.topics import split_share
 from headrace.storage.embedded.local import LocalJournal
 from headrace.storage.embedded.recovery import load
@@ -219,6 +219,7 @@ def reshard(data_dir: Path, target: Path, shards: int, report: Report) -> None:
     with closing(SegmentedLog.open(data_dir, LogSettings(), report)) as log:
         _check_consumers(log)
         old = Old(log, report)
+        _check_stores(log, report)
         with built(target, MAKING, Likeness.of(data_dir), data_dir) as making:
             made = Layout.make(making, shards)
             for shard in range(shards):
@@ -237,6 +238,22 @@ def _check_consumers(log: SegmentedLog) -> None:
         raise NotResharded(
             f"consumers have not read all of the journal: {', '.join(behind)}. Let them read on, without a broker, until "
             "they are at its end, or remove who will not (`headrace consumer remove`)"
+        )
+
+
+def _check_stores(log: SegmentedLog, report: Report) -> None:
+    """Refuse while a store has what waits for sessions: the shards to come would not know of it. Raises NotResharded."""
+    if log.version < STORES_VERSION:
+        return
+    named = [
+        session.client_id
+        for session in folded(log, report).in_stores.values()
+        if session.queue is not None and session.queue.let_go() >= session.queue.floor()
+    ]
+    if named:
+        raise NotResharded(
+            f"a part of what waits for {len(named)} sessions lies in a store alone, that of {named[0]!r} for one: let "
+            "their clients get it first, or drop these sessions (`headrace session drop`)"
         )
 
 

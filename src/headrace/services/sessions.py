@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final, TypedDict
 
+from headrace.core.state.queue import OutboundQueue
 from headrace.core.state.session import NEVER_EXPIRES, TYPE_NAMES, Session
 
 STATES: Final = ("connected", "away")
+JOURNAL: Final = "journal"
 
 
 class Summary(TypedDict):
@@ -31,7 +33,8 @@ class Subscribed(TypedDict):
 
 class Details(Summary):
     """Everything about a session. `expiry_s` is None for one that never expires, `closed_at_us` while it is connected;
-    `subscriptions` are by filter."""
+    `subscriptions` are by filter. `backlog_in`: the journal, or the store that has `in_store` of the entries that wait or
+    are in flight, of which the journal was let go of `in_store_alone`."""
 
     incarnation: int
     expiry_s: int | None
@@ -43,6 +46,9 @@ class Details(Summary):
     incoming_packet_ids: list[int]
     will: bool
     dropped_by_reason: dict[str, int]
+    backlog_in: str
+    in_store: int
+    in_store_alone: int
 
 
 def state_of(session: Session) -> str:
@@ -64,9 +70,18 @@ def summary(session: Session) -> Summary:
     }
 
 
+def _place(queue: OutboundQueue | None) -> tuple[str, int, int]:
+    """Return where the entries of a queue lie, how many of them a store has, and how many it has alone."""
+    if queue is None or queue.rows is None:
+        return JOURNAL, 0, 0
+    in_store, alone = queue.rows.held(queue.floor())
+    return (queue.rows.store or "store") if in_store else JOURNAL, in_store, alone
+
+
 def details(session: Session) -> Details:
     """Return everything `session show` prints."""
     queue = session.queue
+    backlog_in, in_store, alone = _place(queue)
     return {
         **summary(session),
         "incarnation": session.incarnation,
@@ -82,4 +97,7 @@ def details(session: Session) -> Details:
         "incoming_packet_ids": sorted(session.incoming or {}),
         "will": session.will is not None,
         "dropped_by_reason": session.drops_by_name(),
+        "backlog_in": backlog_in,
+        "in_store": in_store,
+        "in_store_alone": alone,
     }

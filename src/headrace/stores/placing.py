@@ -1,7 +1,7 @@
 """Which store the long backlog of a session lies in: the first rule that fits, else what its type of session has.
 
-Stores are named as the configuration names them: `JOURNAL`, where a backlog needs no store, `MEMORY`, or an address such
-as `redis://host`. Groups and topic queues stay in the journal, whatever the rules say.
+Stores are named as the configuration names them: `JOURNAL`, where a backlog needs no store, or an address such as
+`redis://host`. Groups and topic queues stay in the journal, whatever the rules say.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Final
 from headrace.stores.redis import address as redis_address
 
 JOURNAL: Final = "journal"
-MEMORY: Final = "memory"
 DEVICE: Final = "device"
 APPLICATION: Final = "application"
 TYPES: Final = (DEVICE, APPLICATION)
@@ -76,11 +75,11 @@ class Placing:
 
 def mistake_in(store: str) -> str:
     """Return what is wrong with the name of a store, "" if nothing is. A password in it is not repeated."""
-    if store in (JOURNAL, MEMORY):
+    if store == JOURNAL:
         return ""
     scheme, mark, _ = store.partition("://")
     if not mark or scheme not in ("redis", "rediss"):
-        return "expected journal, memory or the address of a Redis, redis://host"
+        return "expected journal, or the address of a Redis: redis://HOST:PORT"
     try:
         redis_address.parse(store)
     except ValueError as error:

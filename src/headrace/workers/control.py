@@ -43,10 +43,13 @@ class Report:
     trouble: str = ""
     numbers: Mapping[str, int] = field(default_factory=dict)
     bridges: Mapping[str, int] = field(default_factory=dict)
+    degraded: str = ""
 
     def pack(self) -> bytes:
         trouble, bridges = self.trouble[:TROUBLE_CHARACTERS_MAX], _as_many_as_fit(self.bridges)
-        return json.dumps({**asdict(self), "trouble": trouble, "bridges": bridges}).encode()
+        degraded = self.degraded[:TROUBLE_CHARACTERS_MAX]
+        fields = {**asdict(self), "trouble": trouble, "bridges": bridges, "degraded": degraded}
+        return json.dumps(fields).encode()
 
     @classmethod
     def unpack(cls, data: bytes) -> Report:
@@ -55,7 +58,8 @@ class Report:
         if not isinstance(found, dict) or found.get("state") not in STATES:
             raise ValueError(f"{data!r} is no report of a worker")
         numbers, bridges = _numbers(found.get("numbers")), _numbers(found.get("bridges"))
-        return cls(found["state"], str(found.get("trouble", "")), numbers, bridges)
+        trouble, degraded = str(found.get("trouble", "")), str(found.get("degraded", ""))
+        return cls(found["state"], trouble, numbers, bridges, degraded)
 
 
 def _numbers(found: object) -> dict[str, int]:
@@ -92,13 +96,14 @@ def unpack_values(data: bytes) -> dict[str, str]:
 
 class Control:
     """The worker's end. Runs on the loop, so that a loop which hangs is silent. `may_serve` is set once clients may come;
-    `trouble` says why the worker is not ready, `numbers` what `$SYS` is made of, `bridges` which are up; `told` is called
-    with the values of `$SYS`, `lost` when the supervisor is gone."""
+    `trouble` says why the worker is not ready, `degraded` what does not work though it is, `numbers` what `$SYS` is made
+    of, `bridges` which are up; `told` is called with the values of `$SYS`, `lost` when the supervisor is gone."""
 
     def __init__(self, end: socket.socket) -> None:
         self.may_serve = asyncio.Event()
         self.is_lost = False
         self.trouble: Callable[[], str] = str
+        self.degraded: Callable[[], str] = str
         self.numbers: Callable[[], Mapping[str, int]] = dict
         self.bridges: Callable[[], Mapping[str, int]] = dict
         self.told: Callable[[Mapping[str, str]], None] | None = None
@@ -130,7 +135,8 @@ class Control:
     def say(self) -> None:
         """Say everything now."""
         with suppress(OSError):  # one that does not read is told later; of one that is gone we hear
-            self._end.send(Report(self._state, self.trouble(), self.numbers(), self.bridges()).pack())
+            said = Report(self._state, self.trouble(), self.numbers(), self.bridges(), self.degraded())
+            self._end.send(said.pack())
 
     def _read(self) -> None:
         try:

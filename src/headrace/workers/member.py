@@ -41,7 +41,7 @@ class Member:
     def __init__(self, index: int, spawn: Spawn, clock: Callable[[], float] = time.monotonic) -> None:
         self.index = index
         self.state = AWAY
-        self.trouble = ""
+        self.trouble = self.degraded = ""
         self.starts = 0
         self.end: socket.socket | None = None
         self.process: subprocess.Popen[bytes] | None = None
@@ -100,6 +100,7 @@ class Member:
             with suppress(ValueError):
                 report = Report.unpack(data)
                 self.state, self.trouble = report.state, report.trouble
+                self.degraded = report.degraded
                 self.tally.heard(report.numbers)
                 self.bridges = report.bridges
                 self.heard_s, self.silent_s = self._clock(), 0.0

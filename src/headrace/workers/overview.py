@@ -157,7 +157,11 @@ class Overview:
         }
 
     def site(
-        self, directories: Sequence[Path], tokens: Path | None, not_ready: Callable[[], str]
+        self,
+        directories: Sequence[Path],
+        tokens: Path | None,
+        not_ready: Callable[[], str],
+        degraded: Callable[[], str] = str,
     ) -> Starlette:
         """Return the application of the admin address. `directories`: of all shards. `tokens`: the file of the bearer
         tokens; whether one may see what a worker knows the worker says."""
@@ -167,7 +171,7 @@ class Overview:
         self._tokens = Tokens(tokens)
         journals = JournalRoutes(directories, tokens).mount()
         found = [journals, *routes(RESOURCES, self._endpoint), *description(RESOURCES)]
-        return application(not_ready, metrics, found, (self._refresh,))
+        return application(not_ready, metrics, found, (self._refresh,), degraded)
 
     def _endpoint(self, resource: Resource) -> Endpoint:
         """Return what asks the workers for a resource; a body is read up to a limit. Who may ask is for them to say."""

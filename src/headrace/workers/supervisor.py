@@ -70,6 +70,11 @@ class Supervisor:
         found = dict.fromkeys(member.trouble for member in self.members if member.trouble)
         return "; ".join(found) or ("" if self._begun else "starting") or self.around()
 
+    @property
+    def degraded(self) -> str:
+        """Return what does not work for some worker, though clients are served; "" when everything does."""
+        return "; ".join(dict.fromkeys(member.degraded for member in self.members if member.degraded))
+
     def stop(self) -> None:
         """Let `run` come to its end. Runs on the loop."""
         self._stopping = True

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.stores.placing import APPLICATION, DEVICE, JOURNAL, MEMORY, Placing, Rule, mistake_in
+from headrace.stores.placing import APPLICATION, DEVICE, JOURNAL, Placing, Rule, mistake_in
+
+MEMORY = "redis://memory"
 
 
 def test_without_rules_everything_is_in_the_journal() -> None:
@@ -39,7 +41,10 @@ def test_mistakes_name_their_key() -> None:
     assert set(found) == {"device", "rules[0].store", "rules[1]", "rules[2].session_type"}
 
 
-@pytest.mark.parametrize("store", ["kafka", "redis://", "redis://h?prefx=a", "http://h", ""])
+@pytest.mark.parametrize(
+    "store",
+    ["kafka", "memory", "kafka://h:9092", "hbase://h", "redis://", "redis://h?prefx=a", "http://h", ""],
+)
 def test_what_is_no_store_is_said(store: str) -> None:
     assert mistake_in(store)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, trait
 
 from headrace.core.commit import GroupCommit
 from headrace.core.outbound.reserving import Pump, Reserving
 from headrace.core.outbound.spilling import Spilling
 from headrace.core.ports.clock import Clock
-from headrace.core.ports.journal import NOT_NOW
+from headrace.core.ports.journal import FORGOTTEN, NOT_NOW, Absent
 from headrace.core.ports.link import Link
 from headrace.core.ports.queue_reader import QueueReader
 from headrace.core.ports.waiting import QueueOwner, Waiting, Waker
@@ -27,6 +27,7 @@ from headrace.core.records.record import (
     DROP_PERMISSION,
     DROP_QOS0_AWAY,
     DROP_QOS0_SLOW,
+    DROP_STORE_FORGOT,
     DROP_TENANT_BYTES_LIMIT,
     DROP_TOO_LARGE,
     DROP_UNREADABLE,
@@ -90,6 +91,20 @@ class Lateness:
         raise NotImplementedError
 
 
+@trait
+class Stores:
+    """Whoever puts long queues into stores (`stored_queues`)."""
+
+    def grown(self, session: Session) -> None:
+        """Note that more waits for a session than before."""
+        raise NotImplementedError
+
+
+def _reason_of(absent: Absent) -> int:
+    """Return why a message that nothing has any more is dropped."""
+    return DROP_STORE_FORGOT if absent is FORGOTTEN else DROP_UNREADABLE
+
+
 class Delivery(Pump, Waker):
     """Sends queue entries to connected sessions and keeps queues inside their limits."""
 
@@ -111,6 +126,7 @@ class Delivery(Pump, Waker):
         self.written: i64 = 0  # messages, into the buffers of connections
         self.sharing: Sharing | None = None
         self.lateness: Lateness | None = None
+        self.stores: Stores | None = None
         self.spilling = Spilling(commit, clock, settings)
         self.sampled_us: i64 = 0  # when a message arrived that was sent since the last flush; 0: none was
         self.reserving = Reserving(commit, self)
@@ -333,7 +349,7 @@ class Delivery(Pump, Waker):
                 self.wait_for_read(session, link)
                 return False
             queue.finish(serial)
-            self._record_drop(session, serial, DROP_UNREADABLE)
+            self._record_drop(session, serial, _reason_of(message))
         elif self._too_large(session, link, message, ref):
             queue.finish(serial)
             self._record_drop(session, serial, DROP_TOO_LARGE)
@@ -357,7 +373,7 @@ class Delivery(Pump, Waker):
                 self.wait_for_read(session, link)
                 return False
             queue.drop_head(1)
-            self._record_drop(session, serial, DROP_UNREADABLE)
+            self._record_drop(session, serial, _reason_of(message))
             return True
         if message.expired(self._clock.now_us):
             reason = DROP_EXPIRED
@@ -414,6 +430,8 @@ class Delivery(Pump, Waker):
             self._trim(session, queue, 0, excess, DROP_TENANT_BYTES_LIMIT)
         if backlog.loose() >= self.spilling.limit:
             self.spilling.spill_queue(session.incarnation, queue)
+        if self.stores is not None:
+            self.stores.grown(session)
 
     def _trim(self, session: Session, queue: OutboundQueue, count: i64, size: i64, reason: int) -> None:
         """Drop the oldest unsent entries: `count` of them, and on until `size` bytes are free."""

@@ -14,7 +14,8 @@ from typing import Final
 # the journal; flush: a write to a connection; read: packets that were kept back; timer; expiry; events: of `$events/`;
 # sweep; unread: reads that are tried
 # again; close: of a connection that failed; system: `$SYS`; housekeeping; log: of how connections begin and end;
-# latencies: what counts them; peer: what passes between workers; loop: the event loop's own work.
+# latencies: what counts them; peer: what passes between workers; loop: the event loop's own work; store: of long
+# queues.
 PLACES: Final = (
     "journal",
     "apply",
@@ -37,6 +38,7 @@ PLACES: Final = (
     "latencies",
     "peer",
     "loop",
+    "store",
 )
 
 Tell = Callable[[str, str, BaseException], None]

@@ -31,6 +31,7 @@ NOT_NOW: Final = Absent("it cannot be read now")
 GONE: Final = Absent("retention has taken it, or it was never written")
 OTHER_RECORD: Final = Absent("compaction has taken it, or the record there is of another kind")
 DAMAGED: Final = Absent("its batch does not pass its checks")
+FORGOTTEN: Final = Absent("only its store had it, and has it no more")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

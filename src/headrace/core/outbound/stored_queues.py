@@ -1,0 +1,322 @@
+"""The queues of a shard's sessions that have a store behind them: which ones, what the policy is told of them, and what
+it writes down (ADR 0034).
+
+Runs on the loop. A queue gets a store when its client has been away for a second with something waiting, or is so far
+behind that pages would be written: what is consumed soon never touches one. From then on the policy (`core.storing`)
+puts what waits; records of it go through group commit as every progress does. Whoever is not known here is read from the
+journal, at the cost of one look into a dictionary.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.outbound.delivery import Stores
+from headrace.core.outbound.stored_session import StoredSession
+from headrace.core.ports.journal import Absent
+from headrace.core.ports.link import WorkerPort
+from headrace.core.ports.queue_reader import QueueReader
+from headrace.core.ports.queue_store import Found, Primary, QueueName, QueueStore, StoreListener
+from headrace.core.ports.waiting import QueueOwner, Waiting
+from headrace.core.records.message import Message
+from headrace.core.state.session import Session
+from headrace.core.state.state import Fold
+from headrace.core.storing.notes import StoreNotes, StoringSettings
+from headrace.core.storing.stored_queue import StoredQueue
+from headrace.core.storing.storing import Storing
+
+AWAY_MS: Final = 1000  # with something waiting, before it is put
+LOOKS_AT_ONCE: Final = 500  # queues that a call of the timer looks at
+SWEEP_MS: Final = 60_000  # behind the start: streams of sessions that ended in a crash are looked for
+
+
+class Woken(StoreListener):
+    """Passes the answers of a store on, and asks for a tick: what comes next is asked for in it."""
+
+    def __init__(self, storing: Storing, worker: WorkerPort) -> None:
+        self._storing = storing
+        self._worker = worker
+
+    def took(self, number: i64, outcome: int, primary: Primary | None) -> None:
+        self._storing.took(number, outcome, primary)
+        self._worker.request_tick()
+
+    def looked(self, number: i64, outcome: int, found: Found | None, primary: Primary | None) -> None:
+        self._storing.looked(number, outcome, found, primary)
+        self._worker.request_tick()
+
+    def read_back(
+        self, number: i64, outcome: int, up_to: i64, serials: list[int], entries: list[bytes]
+    ) -> None:
+        self._storing.read_back(number, outcome, up_to, serials, entries)
+        self._worker.request_tick()
+
+    def finished(self, number: i64, outcome: int) -> None:
+        self._storing.finished(number, outcome)
+
+    def seen(self, number: i64, outcome: int) -> None:
+        self._storing.seen(number, outcome)
+        self._worker.request_tick()
+
+    def scanned(self, number: i64, outcome: int, names: list[QueueName], cursor: str) -> None:
+        self._storing.scanned(number, outcome, names, cursor)
+
+    def lost(self, primary: Primary) -> None:
+        self._storing.lost(primary)
+
+    def has_room(self) -> None:
+        self._storing.has_room()
+        self._worker.request_tick()
+
+
+class Placed:
+    """A store, and the type of sessions that have their queues in it. `name` is what it is called where people read it,
+    without a password."""
+
+    def __init__(self, session_type: int, name: str, store: QueueStore) -> None:
+        self.session_type = session_type
+        self.name = name
+        self.store = store
+
+
+class StoredQueues(QueueReader, Stores):
+    """The queues of one shard that have something in a store, or are about to."""
+
+    def __init__(
+        self,
+        fold: Fold,
+        commit: GroupCommit,
+        journal: QueueReader,
+        worker: WorkerPort,
+        placed: list[Placed],
+        settings: StoringSettings,
+    ) -> None:
+        """Begin with the queues of which the journal says that a store has something. Those of a type of session that
+        has no store here are for `homeless`."""
+        self._fold = fold
+        self._commit = commit
+        self._journal = journal
+        self._worker = worker
+        self.waiting = journal.waiting
+        self._long: i64 = 2 * worker.settings.backlog_page
+        self.storings: list[tuple[str, Storing]] = []
+        self._of_type: dict[int, Storing] = {}
+        self._names: dict[int, str] = {}
+        self._known: dict[int, StoredSession] = {}  # by incarnation
+        self._soon: dict[Session, int] = {}  # when they may be put, soonest first
+        self._moving: dict[StoredSession, None] = {}  # their floors may rise
+        self._sweep_at_ms: i64 = worker.clock.mono_ms + SWEEP_MS
+        for one in placed:
+            storing = Storing(one.store, _Notes(self), worker.clock, settings)
+            one.store.listener = Woken(storing, worker)
+            self.storings.append((one.name, storing))
+            self._of_type[one.session_type] = storing
+            self._names[one.session_type] = one.name
+        for session in list(fold.in_stores.values()):
+            self._adopt(session)
+
+    def _adopt(self, session: Session) -> None:
+        """Go on with a queue of which a store has something."""
+        storing = self._of_type.get(session.session_type)
+        if storing is None:
+            return
+        known = self._make(session, storing)
+        storing.adopt(known.queue)
+        storing.consumed(known.queue, known.queue.floor)
+        self._moving[known] = None
+
+    def _make(self, session: Session, storing: Storing) -> StoredSession:
+        known = StoredSession(session, storing, self._journal, self._long)
+        known.queue.rows.store = self._names[session.session_type]
+        self._known[session.incarnation] = known
+        self._fold.in_stores[session.incarnation] = session
+        return known
+
+    # QueueReader
+
+    def attach(self, waiting: Waiting) -> None:
+        self.waiting = waiting
+        self._journal.attach(waiting)
+
+    def fetch(self, owner: QueueOwner, serial: i64, ref: int) -> Message | Absent:
+        if self._known and isinstance(owner, Session):
+            known = self._known.get(owner.incarnation)
+            if known is not None:
+                self._moving[known] = None
+                return known.fetch(serial, ref)
+        return self._journal.fetch(owner, serial, ref)
+
+    # Stores: what delivery says
+
+    def grown(self, session: Session) -> None:
+        known = self._known.get(session.incarnation)
+        if known is not None:
+            self._moving[known] = None
+            if known.wants_put():
+                known.storing.begin(known.queue)
+        elif session not in self._soon and self._may_have_store(session):
+            self._soon[session] = self._worker.clock.mono_ms + AWAY_MS
+
+    def _may_have_store(self, session: Session) -> bool:
+        return session.session_type in self._of_type and session.persistent and not session.stands_in
+
+    # What takes effect
+
+    def ended(self, incarnation: int) -> None:
+        """Delete what a session has in its store: its end is durable."""
+        known = self._known.pop(incarnation, None)
+        if known is not None:
+            self._moving.pop(known, None)
+            known.storing.end(known.queue)
+
+    def consumed(self, known: StoredSession, floor: i64) -> None:
+        """Note that what is below the floor of a queue is durably finished."""
+        known.storing.consumed(known.queue, floor)
+        known.session.changed = True
+
+    def is_let_go(self, queue: StoredQueue, up_to: i64) -> None:
+        """Note that LET_GO of a queue is durable."""
+        known = self._known.get(queue.incarnation)
+        if known is not None and known.queue is queue:
+            known.storing.let_go_is_durable(queue, up_to)
+            known.session.changed = True
+
+    # What the policy says
+
+    def note_stored(self, queue: StoredQueue, generation: i64, first: i64, up_to: i64) -> None:
+        """Append STORED."""
+        self._commit.stored(queue.incarnation, generation, first, up_to)
+        known = self._known.get(queue.incarnation)
+        if known is not None:
+            known.session.changed = True
+
+    def note_let_go(self, queue: StoredQueue, up_to: i64) -> None:
+        """Append LET_GO."""
+        self._commit.let_go(queue.incarnation, up_to)
+        self._commit.defer(_LetGo(self, queue, up_to))
+
+    def queue_of(self, incarnation: int) -> StoredQueue | None:
+        """Return the queue of a session that has a store behind it."""
+        known = self._known.get(incarnation)
+        return None if known is None else known.queue
+
+    def lives(self, incarnation: int) -> bool:
+        """Return whether there is a session of this incarnation, or its end is not durable yet."""
+        return incarnation in self._fold.by_incarnation or incarnation in self._fold.departing
+
+    # Turns
+
+    def go_on(self) -> bool:
+        """Ask the stores for what comes next, at the end of a tick; return whether there is more."""
+        more = False
+        for _, storing in self.storings:
+            if storing.has_work():
+                storing.run()
+                more = more or storing.has_work()
+        return more
+
+    def on_timer(self) -> None:
+        """Do what time has decided: put what has waited for long enough, note what is finished, look at windows."""
+        now_ms: i64 = self._worker.clock.mono_ms
+        self._begin_due(now_ms)
+        self._note_floors()
+        for _, storing in self.storings:
+            storing.run()
+        if now_ms >= self._sweep_at_ms:
+            self._sweep_at_ms = 1 << 62
+            for _, storing in self.storings:
+                storing.sweep()
+
+    def _begin_due(self, now_ms: i64) -> None:
+        left: i64 = LOOKS_AT_ONCE
+        while self._soon and left > 0:
+            left -= 1
+            session = next(iter(self._soon))
+            if self._soon[session] > now_ms:
+                break
+            del self._soon[session]
+            storing = self._of_type.get(session.session_type)
+            if storing is None or session.ended or session.incarnation in self._known:
+                continue
+            queue = session.queue
+            if queue is None or queue.backlog.count == 0:
+                continue
+            if session.link is None or queue.backlog.count >= self._long:
+                storing.begin(self._make(session, storing).queue)
+
+    def _note_floors(self) -> None:
+        """Tell the policy of what is finished, once that is durable. Queues whose clients are away move no further."""
+        left: i64 = min(LOOKS_AT_ONCE, len(self._moving))
+        while left > 0:
+            left -= 1
+            known = next(iter(self._moving))
+            del self._moving[known]
+            queue = known.session.queue
+            if queue is None:
+                continue
+            floor = queue.floor()
+            if floor > known.noted:
+                known.noted = floor
+                self._commit.defer(_Consumed(self, known, floor))
+            if known.session.link is not None and known.queue.rows.extents:
+                self._moving[known] = None
+            elif known.session.link is None:
+                known.forget_read()
+
+
+class _Notes(StoreNotes):
+    """Writes down what the policy decides, through the queues that it is about."""
+
+    def __init__(self, stored: StoredQueues) -> None:
+        self._stored = stored
+
+    def stored(self, queue: StoredQueue, generation: i64, first: i64, up_to: i64) -> None:
+        self._stored.note_stored(queue, generation, first, up_to)
+
+    def let_go(self, queue: StoredQueue, up_to: i64) -> None:
+        self._stored.note_let_go(queue, up_to)
+
+    def queue_of(self, incarnation: int) -> StoredQueue | None:
+        return self._stored.queue_of(incarnation)
+
+    def lives(self, incarnation: int) -> bool:
+        return self._stored.lives(incarnation)
+
+
+class _LetGo(Deferred):
+    """Tells that LET_GO is durable."""
+
+    def __init__(self, stored: StoredQueues, queue: StoredQueue, up_to: i64) -> None:
+        super().__init__()
+        self._stored = stored
+        self._queue = queue
+        self._up_to = up_to
+
+    def run(self) -> None:
+        self._stored.is_let_go(self._queue, self._up_to)
+
+
+class _Consumed(Deferred):
+    """Tells that what is below a floor is durably finished."""
+
+    def __init__(self, stored: StoredQueues, known: StoredSession, floor: i64) -> None:
+        super().__init__()
+        self._stored = stored
+        self._known = known
+        self._floor = floor
+
+    def run(self) -> None:
+        self._stored.consumed(self._known, self._floor)
+
+
+def homeless(fold: Fold, types: list[int]) -> Session | None:
+    """Return a session of which a store alone has something, and whose type has no store any more; None if there is
+    none. `types`: those that have one."""
+    for session in fold.in_stores.values():
+        queue = session.queue
+        if queue is not None and session.session_type not in types and queue.let_go() >= queue.floor():
+            return session
+    return None

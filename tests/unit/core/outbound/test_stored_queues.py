@@ -1,0 +1,300 @@
+"""Queues with a store behind them, over the journal and the store in memory: what is put when, what the journal may
+forget, and that everything comes back as it would without a store."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from harness import Client, Harness
+from headrace.core.outbound.stored_queues import Placed, homeless
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.message import Message
+from headrace.core.records.record import ACKED, DROP_STORE_FORGOT, Progress
+from headrace.core.state.session import APPLICATION, DEVICE, Session
+from headrace.core.storing.notes import StoringSettings
+from headrace.stores.memory import MemoryStore
+
+JOURNAL = "5f" * 16
+
+
+class Stored(Harness):
+    """A broker whose DEVICEs have a store. `forget` does to the journal what compaction and retention do at worst."""
+
+    def __init__(self, settings: BrokerSettings | None = None) -> None:
+        self.store = MemoryStore()
+        self.gone: set[int] = set()
+        super().__init__(settings)
+
+    def _open(self, bodies: list[bytes]) -> None:
+        super()._open(bodies)
+        for offset in self.gone:
+            self._take_away(offset)
+        placed = [Placed(DEVICE, "store", self.store)]
+        self.broker.keep_queues_in(placed, StoringSettings(JOURNAL, 0))
+        self.sync()
+
+    def _take_away(self, offset: int) -> None:
+        self.journal.records[offset] = Progress(ACKED, 0, b"")
+
+    def pass_s(self, seconds: float = 0.3, times: int = 6) -> None:
+        """Let time pass, and everything that is due happen, in the store too."""
+        for _ in range(times):
+            self.advance(seconds)
+            self.store.deliver()
+            self.sync()
+
+    def forget(self) -> None:
+        """Take all messages away that no queue needs in the journal."""
+        needed = set()
+        for session in self.broker.fold.by_incarnation.values():
+            queue = session.queue
+            if queue is not None:
+                waiting = queue.backlog.entries_from(0, queue.backlog.count)
+                assert waiting is not None
+                head, let_go = queue.head_serial(), queue.let_go()
+                needed |= {ref >> 20 for at, ref in enumerate(waiting[0]) if head + at > let_go}
+                needed |= {ref >> 20 for ref in queue.needed_in_flight()}
+                lowest = queue.lowest_offset()
+                assert lowest == -1 or lowest <= min(needed, default=1 << 60)
+        for offset in range(self.journal.durable):
+            if isinstance(self.journal.records[offset], Message) and offset not in needed:
+                self.gone.add(offset)
+                self._take_away(offset)
+
+    def session(self, client_id: str) -> Session:
+        return self.broker.fold.tenant("default").sessions[client_id]
+
+    def away(self, client_id: str, qos: int = 1, **options: object) -> None:
+        client = self.client(client_id, **options)
+        client.subscribe("t/#", qos)
+        client.lose()
+
+
+def read(harness: Stored, client: Client) -> list[bytes]:
+    """All that comes, acknowledged; what is read from the store comes when the store answers."""
+    found = []
+    for _ in range(100):
+        came = client.publishes()
+        for packet_id, payload, _, _ in came:
+            found.append(payload)
+            client.ack(packet_id)
+        harness.store.deliver()
+        harness.advance(0.02)
+        client.drain()
+        if not came and not client.packets:
+            break
+    return found
+
+
+def publish(harness: Stored, count: int, first: int = 0, qos: int = 1) -> list[bytes]:
+    publisher = harness.client("publisher", clean=True)
+    payloads = [b"%d" % number for number in range(first, first + count)]
+    for payload in payloads:
+        publisher.publish("t/a", payload, qos)
+    publisher.lose()
+    return payloads
+
+
+def small() -> BrokerSettings:
+    """Settings with pages of four references."""
+    settings = BrokerSettings()
+    settings.backlog_page = 4
+    return settings
+
+
+@pytest.mark.parametrize("settings", [None, small()])
+def test_what_waits_is_put_let_go_of_and_comes_back_in_order(settings: BrokerSettings | None) -> None:
+    harness = Stored(settings)
+    harness.away("sub")
+    payloads = publish(harness, 90)
+    assert harness.store.streams == {}, "not before a second is over"
+    harness.pass_s()
+    assert harness.session("sub").queue is not None
+    rows = harness.session("sub").queue.rows  # type: ignore[union-attr]
+    assert rows is not None
+    assert rows.held(1) == (90, 90)
+    assert harness.broker.fold.in_stores.keys() == {harness.session("sub").incarnation}
+    harness.forget()
+    assert len(harness.gone) == 90
+    assert read(harness, harness.client("sub")) == payloads
+    harness.pass_s()
+    assert harness.store.streams == {}, "what is finished does not stay"
+    assert harness.session("sub").drops_by_name() == {}
+
+
+def test_a_crash_at_any_time_changes_nothing_of_what_comes() -> None:
+    for seed in range(40):
+        one_history(Random(seed))
+
+
+def one_history(draw: Random) -> None:
+    """Publish, come and go, acknowledge, snapshot, forget and crash; at the end everything was delivered, in order."""
+    harness = Stored(small())
+    harness.away("sub")
+    sent: list[bytes] = []
+    acked: list[bytes] = []
+    client: Client | None = None
+    pending: list[tuple[int, bytes]] = []
+    for _ in range(60):
+        what = draw.choices(
+            ("publish", "time", "come", "ack", "leave", "crash", "snapshot", "forget"),
+            (6, 6, 3, 5, 2, 1, 1, 2),
+        )[0]
+        if what == "publish":
+            sent += publish(harness, draw.randrange(1, 9), len(sent))
+        elif what == "time":
+            harness.pass_s(draw.choice((0.1, 0.6)), draw.randrange(1, 4))
+        elif what == "come" and client is None:
+            client, pending = harness.client("sub"), []
+        elif what == "ack" and client is not None:
+            harness.store.deliver()
+            harness.advance(0.2)
+            pending += [(packet_id, payload) for packet_id, payload, _, _ in client.publishes()]
+            for _ in range(min(len(pending), draw.randrange(1, 20))):
+                packet_id, payload = pending.pop(0)
+                acked.append(payload)
+                client.ack(packet_id)
+        elif what == "leave" and client is not None:
+            client.lose()
+            client = None
+        elif what == "crash":
+            harness.crash()
+            client = None
+        elif what == "snapshot":
+            harness.sync()
+            harness.take_snapshot()
+            harness.sync()
+        elif what == "forget":
+            harness.forget()
+    if client is not None:
+        client.lose()
+    harness.pass_s()
+    acked += read(harness, harness.client("sub"))
+    first_seen = list(dict.fromkeys(acked))
+    assert first_seen == sent
+    harness.pass_s()
+    assert harness.store.streams == {}
+
+
+def test_a_message_comes_back_as_it_was_published() -> None:
+    harness = Stored()
+    client = harness.client("sub", version=5)
+    client.subscribe("t/#", 2, identifier=7, retain_as_published=1)
+    client.lose()
+    publisher = harness.client("publisher", clean=True, version=5)
+    content_type = b"\x03\x00\x01x"
+    publisher.publish("t/a", b"one", 1, properties=content_type)
+    publisher.publish("t/a", b"two", 1, retain=True)
+    harness.pass_s()
+    harness.forget()
+    found = [packet for packet in _publishes_of(harness, "sub") if packet[0] >> 4 == 3]
+    assert [first >> 1 & 3 for first, _ in found] == [1, 1]
+    assert [first & 1 for first, _ in found] == [0, 1]
+    assert content_type in found[0][1]
+    assert all(b"\x0b\x07" in body for _, body in found)
+
+
+def _publishes_of(harness: Stored, client_id: str) -> list[tuple[int, bytes]]:
+    client = harness.client(client_id, version=5)
+    for _ in range(5):
+        harness.store.deliver()
+        harness.advance(0.2)
+    return client.take()
+
+
+def test_what_a_store_has_forgotten_is_dropped_with_its_reason() -> None:
+    harness = Stored()
+    harness.away("sub")
+    publish(harness, 10)
+    harness.pass_s()
+    harness.forget()
+    harness.store.wipe()
+    harness.store.deliver()
+    later = publish(harness, 3, 10)
+    assert read(harness, harness.client("sub")) == later
+    assert harness.session("sub").dropped == {DROP_STORE_FORGOT: 10}
+    assert harness.session("sub").drops_by_name() == {"store_forgot": 10}
+
+
+def test_a_client_that_keeps_up_costs_the_store_nothing() -> None:
+    harness = Stored()
+    client = harness.client("sub")
+    client.subscribe("t/#")
+    for number in range(5):
+        publish(harness, 20, 20 * number)
+        assert len(read(harness, client)) == 20
+        harness.pass_s()
+    client.lose()
+    publish(harness, 3)
+    assert len(read(harness, harness.client("sub"))) == 3, "back within a second"
+    harness.pass_s()
+    assert harness.store.streams == {}
+    assert harness.store.contexts == {}
+    assert harness.broker.fold.in_stores == {}
+
+
+def test_what_a_session_has_in_a_store_ends_with_it() -> None:
+    harness = Stored()
+    harness.away("sub")
+    publish(harness, 10)
+    harness.pass_s()
+    assert len(harness.store.streams) == 1
+    assert len(harness.store.contexts) == 1
+    harness.client("sub", clean=True)
+    harness.pass_s()
+    assert harness.store.streams == {}
+    assert harness.store.contexts == {}
+    assert harness.broker.fold.in_stores == {}
+
+
+def test_streams_of_sessions_that_ended_in_a_crash_are_swept() -> None:
+    harness = Stored()
+    harness.away("sub")
+    publish(harness, 10)
+    harness.pass_s()
+    left = dict(harness.store.streams)
+    harness.client("sub", clean=True)
+    harness.crash()
+    harness.store.streams.update(left)  # its end was durable, and nobody had told the store
+    assert len(harness.store.streams) == 1
+    harness.pass_s(15.0)
+    assert harness.store.streams == {}
+
+
+def test_sessions_without_a_store_are_left_alone() -> None:
+    """An APPLICATION has none here, and what ends with its connection needs none."""
+    settings = BrokerSettings()
+    settings.application_client_ids = ["app"]
+    harness = Stored(settings)
+    harness.away("app")
+    publish(harness, 10)
+    harness.pass_s()
+    assert harness.store.streams == {}
+    assert len(read(harness, harness.client("app"))) == 10
+
+
+def test_a_session_that_only_a_store_can_serve_is_named() -> None:
+    harness = Stored()
+    harness.away("sub")
+    publish(harness, 10)
+    assert homeless(harness.broker.fold, []) is None
+    harness.pass_s()
+    fold = harness.broker.fold
+    assert homeless(fold, []) is harness.session("sub")
+    assert homeless(fold, [APPLICATION]) is harness.session("sub")
+    assert homeless(fold, [DEVICE]) is None
+    assert len(read(harness, harness.client("sub"))) == 10
+    assert homeless(fold, []) is None
+
+
+def test_a_store_that_is_full_leaves_the_queue_to_the_journal() -> None:
+    harness = Stored()
+    harness.store.bytes_max = 50
+    harness.away("sub")
+    payloads = publish(harness, 10)
+    harness.pass_s()
+    harness.forget()
+    assert read(harness, harness.client("sub")) == payloads
+    assert harness.session("sub").dropped is None
