@@ -175,6 +175,45 @@ def test_a_redis_that_is_killed_under_load_loses_nothing_acknowledged(
         assert figure(broker, "store_let_go_total") == 0
 
 
+def test_broker_and_redis_are_killed_in_turns_while_a_client_comes_and_goes(
+    brokers: Brokers, servers: RedisServers
+) -> None:
+    """What was acknowledged comes, in order, from wherever it lies by then; repeats carry DUP."""
+    server = servers.single()
+    broker = brokers(stored_in(server)).start()
+    subscribe_and_leave(broker, "away", "load/#")
+    producers = [Producer(broker, f"p{n}", f"load/{n}", rate=500, padding=200) for n in range(2)]
+    for producer in producers:
+        producer.start()
+    seen: list[bytes] = []
+    for turn in range(6):
+        wait_until(lambda: figure(broker, "store_let_go_total") > 0, "let go of by the journal", 30.0)
+        for producer in producers:
+            producer.wait_acked(len(producer.acked) + 300)
+        if turn % 2:
+            broker.crash()
+        else:
+            server.kill()
+            server.start()
+        with RawClient(broker.address, "away") as client:
+            client.connect(clean=False)
+            seen += [client.receive(20.0).payload for _ in range(200)]
+    for producer in producers:
+        producer.finish()
+    for producer in producers:
+        producer.join(30.0)
+        assert producer.error is None
+    ledger = read_all(broker, "away", producers)
+    told = {(one.source, one.number) for one in ledger.arrivals}
+    told |= {
+        (source.decode(), int(number)) for source, _, number in (p.strip().partition(b":") for p in seen)
+    }
+    missing = {(one.name, number) for one in producers for number in one.acked} - told
+    assert missing == set()
+    assert ledger.faults(producers) == []
+    assert figure(broker, "store_forgotten_total") == 0
+
+
 def test_a_redis_that_is_not_there_costs_nothing_but_is_said(brokers: Brokers, servers: RedisServers) -> None:
     """Away at the start and in the middle: the journal is the queue, and the store gets what waits when it is there."""
     server = servers.single()
