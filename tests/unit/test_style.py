@@ -49,6 +49,10 @@ TESTED_TOGETHER = {
         "headrace/core/storing/turns.py",
         "headrace/core/storing/windows.py",
     ],
+    "tests/unit/storage/kafka/test_owner.py": [
+        "headrace/storage/kafka/actions.py",
+        "headrace/storage/kafka/entry.py",
+    ],
     "tests/unit/core/test_broker.py": [
         "headrace/core/inbound/acknowledging.py",
         "headrace/core/inbound/connack.py",
