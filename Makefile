@@ -94,6 +94,7 @@ counts: setup  ## instructions per message by callgrind, written down as what `m
 torture: setup torture-clock torture-faults torture-workers  ## 100 000 simulated crashes, 200 SIGKILLs, the clock set, every system call failed, workers (CRASHES=, SHARDS=4, ROUNDS=, SHARE=1/50, SEED=)
 	@PYTHONPATH=tests $(PY) -m faults.model.history --crashes $(CRASHES) --from $(SEED)
 	@PYTHONPATH=tests $(PY) -m faults.model.shard_history --shards $(SHARDS) --crashes $(CRASHES) --from $(SEED)
+	@PYTHONPATH=tests $(PY) -m faults.model.kafka_history --histories $(HISTORIES) --from $(SEED)
 	@PYTHONPATH=tests HEADRACE_BUILD=compiled $(PY) -m faults.model.kill_rounds --rounds $(ROUNDS) --seed $(SEED)
 
 torture-workers: setup  ## workers of a node are killed and stopped under load, for ten minutes (SHARDS=4: as many workers, SIEGE=60: seconds, SEED=)
