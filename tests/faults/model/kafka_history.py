@@ -41,7 +41,7 @@ from headrace.storage.kafka.actions import (
 )
 from headrace.storage.kafka.entry import BatchEntry, FloorEntry, MarkEntry
 from headrace.storage.kafka.envelope import Epoch
-from headrace.storage.kafka.log_fold import Beginning, LogFold, NewOwner, Taken
+from headrace.storage.kafka.log_fold import Beginning, LogFold, NewOwner, Standing, Taken
 from headrace.storage.kafka.owner import TOO_LARGE, Owner, Stage
 
 UUID = bytes(range(16))
@@ -93,10 +93,7 @@ class Kinds:
 class Cache:
     """What a worker's disk holds of the partition: confirmed batches alone."""
 
-    tail: int
-    owner: Epoch
-    next_offset: int
-    last: bytes
+    standing: Standing
     content: Content
 
 
@@ -211,7 +208,7 @@ class History:
         chains = sorted(self._usable_chains(), key=lambda chain: chain.position)[-2:]
         if self.caches and self.random.random() < 0.5:
             cache = self.random.choice(self.caches)
-            fold.begin_behind(cache.tail, cache.owner, cache.next_offset, cache.last)
+            fold.begin_behind(cache.standing)
             self.counts["cached"] += 1
             return fold, dict(cache.content), chains
         if chains:
@@ -254,7 +251,7 @@ class History:
         if process.owns and not process.todo and not process.is_tainted:
             fold = owner.fold
             if not fold._pieces:
-                cache = Cache(fold.tail, fold.owner, fold.next_offset, fold.last, dict(process.content))
+                cache = Cache(fold.standing, dict(process.content))
                 self.caches = [*self.caches[-2:], cache]
 
     # Actions
@@ -493,7 +490,7 @@ class History:
         self.chains = [chain for chain in self.chains if chain.mark < partition.end]
         self.marks = {mark: base for mark, base in self.marks.items() if mark < partition.end}
         self.has_forgotten = True
-        self.has_lost = self.has_lost or any(cache.tail > partition.end for cache in self.caches)
+        self.has_lost = self.has_lost or any(cache.standing.tail > partition.end for cache in self.caches)
 
     def _stranger(self) -> None:
         partition = self.partition

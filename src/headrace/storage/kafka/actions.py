@@ -40,10 +40,11 @@ class Ask:
 @dataclass(frozen=True, slots=True)
 class Replay:
     """Let a batch of the journal take effect that was written before the shard was ours. `offset` is Kafka's, of its last
-    record."""
+    record; `data` is the batch as a segment file holds it."""
 
     batch: Batch
     offset: int
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,9 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """Begin again, with the newest snapshot: what the fold was to go on from is deleted by now. The machine has ended."""
+    """Forget all state of the shard, if there is any, close its clients, and begin again with the newest snapshot: what
+    the fold was to go on from is deleted by now, and nobody knows who owned the shard meanwhile. The machine has
+    ended."""
 
     reason: str
 

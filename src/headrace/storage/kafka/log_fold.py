@@ -18,7 +18,7 @@ manifest of a snapshot says so, or a FLOOR further on. A MARK that is void looks
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from headrace.journal.errors import CorruptFile, JournalError, UnsupportedFormat
 from headrace.journal.segment import (
@@ -83,10 +83,12 @@ class NewOwner:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The verdict on a batch that took effect, and the epoch of who wrote it."""
+    """The verdict on a batch that took effect, and the epoch of who wrote it. `data` is the batch as a segment file holds
+    it, header and body."""
 
     batch: Batch
     epoch: Epoch
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,16 @@ class Floored:
 
 
 Verdict = Void | NewOwner | Taken | TakenPart | Marked | Floored
+
+
+class Standing(NamedTuple):
+    """A place that a fold has come to, between two batches: what `LogFold` says under these names."""
+
+    tail: int
+    owner: Epoch
+    next_offset: int
+    last: bytes
+
 
 _FOREIGN: Final = Void("it is no record of this journal")
 _OF_ANOTHER: Final = Void("its owner is not the owner")
@@ -149,13 +161,15 @@ class LogFold:
         self.next_offset = mark.next_offset
         self._note(offset, value)
 
-    def begin_behind(self, tail: int, owner: Epoch, next_offset: int, last: bytes) -> None:
-        """Begin instead where an earlier fold of this log came to, by the fields that it had then: a cache kept them.
-        What it stands on must be looked at first: `is_last`."""
-        self.tail = tail
-        self.owner = owner
-        self.next_offset = next_offset
-        self.last = last
+    @property
+    def standing(self) -> Standing:
+        """Return where the fold has come to."""
+        return Standing(self.tail, self.owner, self.next_offset, self.last)
+
+    def begin_behind(self, standing: Standing) -> None:
+        """Begin instead where an earlier fold of this log came to, between two batches: a cache kept that. What it stands
+        on must be looked at first: `is_last`."""
+        self.tail, self.owner, self.next_offset, self.last = standing
 
     def is_last(self, value: bytes) -> bool:
         """Return whether `value` is the record that was taken last. Where it is another one, Kafka has lost records that
@@ -239,7 +253,7 @@ class LogFold:
             return _DAMAGED
         self._pieces = []
         self.next_offset = batch.end_offset
-        return Taken(batch, self.owner)
+        return Taken(batch, self.owner, data)
 
     def _is_batch(self, data: bytes) -> bool:
         return batch_size_at(data, 0) == len(data)

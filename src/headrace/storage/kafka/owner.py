@@ -91,9 +91,11 @@ class Owner:
         draw: Callable[[], bytes],
         record_bytes_max: int,
         record_bytes_least: int = RECORD_BYTES_LEAST,
+        numbered_from: int = 0,
     ) -> None:
         """Begin where `fold` is. `draw` gives 16 random bytes, other ones at each call; `record_bytes_max` is how large
-        the value of a record may be, and `record_bytes_least` how small the parts are made where Kafka refuses it."""
+        the value of a record may be, and `record_bytes_least` how small the parts are made where Kafka refuses it.
+        Numbers of readings and tokens of appends are above `numbered_from`."""
         self.fold = fold
         self.stage = Stage.IDLE
         self.epoch = NO_OWNER
@@ -107,9 +109,9 @@ class Owner:
         self._values: list[bytes] = []  # of the entry that is under way, and which of them is
         self._at = 0
         self._under_way = False
-        self._token = 0
+        self._token = numbered_from
         self._sent_at = 0.0
-        self._reading = 0
+        self._reading = numbered_from
         self._reading_since = 0.0
         self._known_to = 0  # the fold's tail, when this reading began
         self._last_seen = False  # by this reading: the record that was known last is where it was
@@ -130,6 +132,11 @@ class Owner:
     def is_idle(self) -> bool:
         """Return whether everything that was to be appended is confirmed."""
         return not self._waiting
+
+    @property
+    def numbered_to(self) -> int:
+        """Return the highest number of a reading, or token of an append, that there ever was."""
+        return max(self._reading, self._token)
 
     # What whoever drives it wants
 
@@ -203,6 +210,8 @@ class Owner:
             )
         elif not self._knows_last():
             self._miss(f"Kafka offset {self.fold.tail - 1} is there no more")
+        elif end > self.fold.tail:  # it was not told all: whoever reads met something that has passed
+            self._read_again_at = now + READ_AGAIN_S
         elif self.stage is Stage.READING:
             self._read_at = now
             self._claim(now)
@@ -249,7 +258,7 @@ class Owner:
         if isinstance(verdict, NewOwner):
             self._on_owned(verdict, now)
         elif isinstance(verdict, Taken) and self.since == NO_OWNER:
-            self.actions.append(Replay(verdict.batch, self.fold.tail - 1))
+            self.actions.append(Replay(verdict.batch, self.fold.tail - 1, verdict.data))
         elif isinstance(verdict, Taken | Marked | Floored) and self.since != NO_OWNER:
             self._on_own_record(verdict, now)
         elif isinstance(verdict, TakenPart) and self.stage is Stage.LOOKING and self._is_next(verdict):
@@ -277,12 +286,10 @@ class Owner:
             self.actions.append(Replaced(found.epoch, found.worker))
 
     def _miss(self, reason: str) -> None:
-        """Note that the partition lacks what was known last."""
-        if self.since == NO_OWNER:
-            self._end()
-            self.actions.append(Stale(reason))
-        else:
-            self._lose(f"{reason}, and nobody may delete it")
+        """Note that the partition lacks records behind, or at, what was known last. Who has stood still for long finds it
+        so after others have owned the shard, have written snapshots, and have deleted what those made needless."""
+        self._end()
+        self.actions.append(Stale(reason))
 
     # Owning
 

@@ -338,6 +338,20 @@ def test_a_reading_may_give_more_than_there_was_when_it_asked_for_the_end() -> N
     assert run.owner.stage is Stage.OWNING
 
 
+def test_a_reading_that_does_not_tell_all_up_to_the_end_is_begun_again() -> None:
+    log = Log()
+    run = Run(log)
+    run.owner.own(0.0)
+    run.actions()
+    run.owner.on_advice(0.0)
+    log.add(b"of a stranger")
+    run.owner.on_end(run.reading.number, 1, 0.0)
+    assert run.actions() == []
+    assert run.wait(0.2) == [Read(2, 0)]
+    run.read()
+    assert run.owner.stage is Stage.CLAIMING
+
+
 def test_another_record_in_the_place_of_the_last_one_means_that_kafka_has_lost_data() -> None:
     run = Run(Log())
     run.own()
@@ -347,19 +361,25 @@ def test_another_record_in_the_place_of_the_last_one_means_that_kafka_has_lost_d
     assert ends_with(run.read(), Lost)
 
 
-def test_what_somebody_deletes_under_an_owner_is_named() -> None:
+def test_who_finds_deleted_what_it_was_to_read_next_forgets_everything() -> None:
+    """It stood still while others owned the shard, wrote snapshots and deleted what was before them."""
     run = Run(Log())
     run.own()
     run.commit(batch(0))
-    run.log.start = len(run.log.values)
-    run.wait(6.0)
-    assert ends_with(run.read(), Lost)
+    run.append(batch(1))
+    for _ in range(3):
+        run.log.add(b"of others")
+    run.log.start = 4
+    run.now = 3600.0
+    run.wait(0.0)
+    run.wait(0.2)
+    assert ends_with(run.read(), Stale)
+    assert run.owner.stage is Stage.ENDED
 
 
 def cached(run: Run) -> LogFold:
     fold = LogFold(UUID)
-    known = run.owner.fold
-    fold.begin_behind(known.tail, known.owner, known.next_offset, known.last)
+    fold.begin_behind(run.owner.fold.standing)
     return fold
 
 
