@@ -4,7 +4,7 @@ A record's value is an envelope of 40 bytes and what it holds:
 
      0   4  magic D7 "HRK"
      4   4  crc32, seeded with crc32(uuid of the journal): a record of another topic does not pass. It covers bytes 8-39,
-            and of OWNED, MARK and FLOOR what follows too; batches have a checksum of their own
+            and of all but BATCH and PART what follows too; batches have a checksum of their own
      8   1  format level, 1
      9   1  kind, below
     10   2  zero
@@ -39,6 +39,8 @@ kind 5, FLOOR: what lies before this is needed by nobody:
      8   8  offset of the oldest record that is needed
     16   8  Kafka offset of the MARK to which the partition is deleted
 
+Kinds 6 and 7 are those of the partition of snapshots (`chains`).
+
 OWNED, MARK and FLOOR take no record offset. The first 40 bytes, and the first 24 of what an OWNED holds, stay as they are
 at every level, so that whose a record is can be told of any; a level raises what a reader must know, and a reader refuses
 a log whose owner writes a higher one.
@@ -58,6 +60,8 @@ BATCH: Final = 2
 PART: Final = 3
 MARK: Final = 4
 FLOOR: Final = 5
+PIECE: Final = 6
+MANIFEST: Final = 7
 
 MAGIC: Final = b"\xd7HRK"
 BITS: Final = 16  # bytes of an epoch that are random
