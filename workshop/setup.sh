@@ -111,6 +111,12 @@ s3_jars() {
   mv "$folder.part" "$folder"
 }
 
+# Kafka, of which the tests start one node; its version is in tests/kafka_server.py.
+kafka_jars() {
+  PYTHONPATH=src:tests HEADRACE_SUITE=interpreted .venv/bin/python -c 'from kafka_server import jars; jars()' ||
+    die "maven could not fetch the jars of jars/kafka.xml"
+}
+
 # The MQTT client of browsers, for the tests in Node and in Chromium; its version is in tests/e2e/mqttjs.py.
 mqtt_js() {
   (cd tests && ../.venv/bin/python -c 'from e2e.mqttjs import mqttjs; mqttjs()') || die "npm could not fetch mqtt.js"
@@ -141,6 +147,7 @@ if [ "$part" != compiled ]; then
   python_packages
   jars
   s3_jars
+  kafka_jars
   mqtt_js
 fi
 if [ "$part" != tools ]; then

@@ -12,6 +12,7 @@ import pytest
 from broker_process import BUILD, PYTHON, UNDER_AUDIT, BrokerProcess, build_environment, make_broker
 from e2e.raw import RawClient
 from e2e.workers import Crew
+from kafka_server import KafkaServer, kafka_server
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -125,3 +126,10 @@ def crew(tmp_path: Path) -> Iterator[Crew]:
     finally:
         crew.end()
     crew.check()
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaServer]:
+    """One node of Kafka for the whole run. Who kills it starts it again."""
+    with kafka_server() as server:
+        yield server

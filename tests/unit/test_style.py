@@ -49,6 +49,11 @@ TESTED_TOGETHER = {
         "headrace/core/storing/turns.py",
         "headrace/core/storing/windows.py",
     ],
+    "tests/e2e/test_kafka.py": [
+        "headrace/storage/kafka/mailbox.py",
+        "headrace/storage/kafka/partition_client.py",
+        "headrace/storage/kafka/topics.py",
+    ],
     "tests/unit/storage/kafka/test_owner.py": [
         "headrace/storage/kafka/actions.py",
         "headrace/storage/kafka/entry.py",

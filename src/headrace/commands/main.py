@@ -39,6 +39,7 @@ class LazyGroup(click.Group):
         "subscription": ("headrace.commands.topic", "subscription"),
         "retained": ("headrace.commands.topic", "retained"),
         "frame": ("headrace.commands.frame", "frame"),
+        "cluster": ("headrace.commands.cluster", "cluster"),
         "bench": ("headrace.clients.bench", "bench"),
         "pub": ("headrace.clients.cli", "pub"),
         "sub": ("headrace.clients.cli", "sub"),

@@ -1,0 +1,117 @@
+"""`headrace cluster`: the topics in Kafka that hold the journals of a cluster's shards."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.commands.storage import ends_with_its_reader
+from headrace.data.layout import SHARDS_MAX
+from headrace.storage.kafka.cluster_state import ClusterState, Replication
+from headrace.storage.kafka.cluster_url import BadClusterUrl, ClusterUrl
+
+if TYPE_CHECKING:
+    from headrace.storage.kafka.topics import Topics
+
+FACTOR = 3
+IN_SYNC_MIN = 2
+REPLICAS_MAX = 32767  # as Kafka's protocol has it
+
+
+@click.group("cluster")
+def cluster() -> None:
+    """Make the topics of a cluster in Kafka, and look at them."""
+
+
+@cluster.command("create")
+@click.argument("url", metavar="kafka://HOST:PORT[,HOST:PORT...]/NAME")
+@click.option("--shards", type=click.IntRange(1, SHARDS_MAX), required=True, help="how many, for good")
+@click.option(
+    "--replication",
+    type=click.IntRange(1, REPLICAS_MAX),
+    help=f"brokers that hold each shard  [default: {FACTOR}; 1 where Kafka has one broker]",
+)
+@click.option(
+    "--min-insync",
+    type=click.IntRange(1, REPLICAS_MAX),
+    help=f"of them, how many must have a message before it is acknowledged  [default: {IN_SYNC_MIN}]",
+)
+def create(url: str, shards: int, replication: int | None, min_insync: int | None) -> None:
+    """Make the topics of a cluster with so many shards."""
+    place = _place(url, "URL")
+    topics = _topics(place)
+    found = replication_for(topics.broker_count(), replication, min_insync)
+    if found.factor == 1:
+        click.echo(
+            "headrace: replication 1: what is acknowledged is lost with the disk of that broker, and nothing is "
+            "acknowledged while it is away",
+            err=True,
+        )
+    topics.create(shards, found)
+    click.echo(
+        f"{place.name}: {shards} shards, replication {found.factor}, min.insync.replicas {found.in_sync_min}"
+    )
+
+
+@cluster.command("status")
+@click.option("--cluster", "url", required=True, metavar="kafka://HOST:PORT[,HOST:PORT...]/NAME")
+@click.option("--json", "as_json", is_flag=True)
+@ends_with_its_reader
+def status(url: str, as_json: bool) -> None:
+    """Print how the shards' journals are. Exit 1 if something is not as it must be."""
+    place = _place(url, "--cluster")
+    state = _topics(place).state()
+    if as_json:
+        click.echo(json.dumps({"cluster": place.name, **asdict(state)}))
+    else:
+        for line in lines(place.name, state):
+            click.echo(line)
+    sys.exit(1 if state.problems else 0)
+
+
+def lines(name: str, state: ClusterState) -> list[str]:
+    """Return what `status` prints for a person."""
+    said = [
+        f"cluster {name}: {len(state.shards)} shards, topic {state.topic_id}, min.insync.replicas {state.in_sync_min}"
+    ]
+    for shard in state.shards:
+        leader = "no leader" if shard.leader < 0 else f"leader {shard.leader}"
+        in_sync, replicas = (",".join(map(str, some)) or "none" for some in (shard.in_sync, shard.replicas))
+        said.append(
+            f"shard {shard.shard}: {leader}, {in_sync} of {replicas} in sync, offsets {shard.start} to {shard.end}"
+        )
+    return [*said, *(f"problem: {problem}" for problem in state.problems)]
+
+
+def _place(url: str, named: str) -> ClusterUrl:
+    try:
+        return ClusterUrl.parse(url)
+    except BadClusterUrl as error:
+        raise click.BadParameter(str(error), param_hint=named) from None
+
+
+def _topics(place: ClusterUrl) -> Topics:
+    """Return the topics, by a client that is imported when somebody asks: an extra brings it."""
+    try:
+        from headrace.storage.kafka.topics import Topics
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"{error.name} is missing: pip install 'headrace[kafka]'") from error
+    return Topics(place)
+
+
+def replication_for(brokers: int, factor: int | None, in_sync_min: int | None) -> Replication:
+    """Return the replication that was asked for, or the usual one; of a single broker that is 1, unless another one was
+    asked for. Raises click.BadParameter, with the option, for what so many brokers cannot give."""
+    wanted = factor if factor is not None else 1 if brokers == 1 else FACTOR
+    if wanted > brokers:
+        raise click.BadParameter(f"{wanted}, and Kafka has {brokers} brokers", param_hint="--replication")
+    least = min(IN_SYNC_MIN, wanted) if in_sync_min is None else in_sync_min
+    if least > wanted:
+        raise click.BadParameter(
+            f"{least} of {wanted} replicas: nothing would ever be acknowledged", param_hint="--min-insync"
+        )
+    return Replication(wanted, least)

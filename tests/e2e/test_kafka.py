@@ -1,0 +1,182 @@
+"""Topics of clusters and the clients of a partition, with a real Kafka."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker_process import headrace
+from headrace.storage.kafka.owner import TOO_LARGE
+from kafka_server import WITHIN_S, KafkaServer
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+
+@pytest.fixture
+def cluster(kafka: KafkaServer) -> str:
+    """The address of a cluster of one shard."""
+    return kafka.make_cluster(1)
+
+
+# The commands
+
+
+def test_a_cluster_is_made_once_and_says_how_it_is(kafka: KafkaServer) -> None:
+    url = kafka.make_cluster(3)
+    again = headrace("cluster", "create", url, "--shards", "3", deadline_s=WITHIN_S)
+    assert (again.returncode, "already" in again.stderr) == (1, True)
+    found = headrace("cluster", "status", "--cluster", url, deadline_s=WITHIN_S)
+    assert found.returncode == 0, found.stderr
+    assert [line.partition(":")[0] for line in found.stdout.splitlines()[1:]] == [
+        "shard 0",
+        "shard 1",
+        "shard 2",
+    ]
+    state = json.loads(headrace("cluster", "status", "--cluster", url, "--json", deadline_s=WITHIN_S).stdout)
+    assert (state["problems"], len(state["shards"]), state["shards"][2]["end"]) == ([], 3, 0)
+
+
+def test_what_one_broker_cannot_give_is_refused(kafka: KafkaServer) -> None:
+    url = f"kafka://{kafka.address}/none"
+    found = headrace("cluster", "create", url, "--shards", "1", "--replication", "3", deadline_s=WITHIN_S)
+    assert found.returncode == 2
+    assert "--replication" in found.stderr
+    missing = headrace("cluster", "status", "--cluster", url, deadline_s=WITHIN_S)
+    assert missing.returncode == 1
+    assert "headrace cluster create" in missing.stderr
+
+
+def test_a_setting_by_which_messages_would_be_lost_is_named(kafka: KafkaServer, cluster: str) -> None:
+    kafka.set_on_topic(f"{cluster.rpartition('/')[2]}.journal", "retention.ms", "3600000")
+    found = headrace("cluster", "status", "--cluster", cluster, deadline_s=WITHIN_S)
+    assert found.returncode == 1
+    assert "retention.ms is 3600000, and must be -1" in found.stdout
+
+
+# The clients of a partition
+
+
+class Heard:
+    """What clients have told, in its order."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+        self.client: Any = None
+        self._changed = threading.Condition()
+
+    def _note(self, *event: Any) -> None:
+        with self._changed:
+            self.events.append(event)
+            self._changed.notify_all()
+
+    def on_report(self, token: int, offset: int | None, error: str) -> None:
+        self._note("report", token, offset, error)
+
+    def on_records(self, reading: int, records: list[tuple[int, bytes | None]]) -> None:
+        for offset, value in records:
+            self._note("record", reading, offset, value)
+        self.client.taken()
+
+    def on_end(self, reading: int, end: int) -> None:
+        self._note("end", reading, end)
+
+    def on_missing(self, reading: int, start: int) -> None:
+        self._note("missing", reading, start)
+
+    def on_trouble(self, what: str) -> None:
+        self._note("trouble", what)
+
+    def reads(self, reading: int) -> tuple[Any, ...]:
+        """Read from the beginning; returns how that ends."""
+        self.client.read(reading, 0)
+        with self._changed:
+            ended = [("missing", reading), ("end", reading)]
+            assert self._changed.wait_for(lambda: self.events and self.events[-1][:2] in ended, WITHIN_S)
+            return self.events[-1]
+
+    def until(self, *wanted: Any) -> tuple[Any, ...]:
+        """Wait for an event that begins so, and return the first one."""
+
+        def found() -> tuple[Any, ...] | None:
+            return next((event for event in self.events if event[: len(wanted)] == wanted), None)
+
+        with self._changed:
+            assert self._changed.wait_for(lambda: found() is not None, WITHIN_S), (wanted, self.events[-5:])
+            event = found()
+            assert event is not None
+            return event
+
+
+@pytest.fixture
+def heard(cluster: str) -> Iterator[Heard]:
+    """The clients of a partition, and what they tell."""
+    from headrace.storage.kafka.cluster_url import ClusterUrl
+    from headrace.storage.kafka.partition_client import PartitionClient
+
+    url = ClusterUrl.parse(cluster)
+    heard = Heard()
+    heard.client = PartitionClient(url.bootstrap, url.journal, 0, heard)
+    yield heard
+    heard.client.close()
+
+
+def records_of(heard: Heard, reading: int) -> list[tuple[int, bytes]]:
+    return [(event[2], event[3]) for event in heard.events if event[:2] == ("record", reading)]
+
+
+def test_what_is_appended_is_reported_with_its_offset_and_read(heard: Heard) -> None:
+    heard.client.read(1, 0)
+    assert heard.until("end", 1) == ("end", 1, 0)
+    for number in range(3):
+        heard.client.append(number, b"record %d" % number)
+        assert heard.until("report", number) == ("report", number, number, "")
+    heard.client.read(2, 1)
+    heard.until("end", 2, 3)
+    assert records_of(heard, 2) == [(1, b"record 1"), (2, b"record 2")]
+    heard.client.read(3, 9)  # behind the end, as of a partition that was cut
+    heard.until("end", 3, 3)
+
+
+def test_many_records_come_in_their_order_and_none_twice(heard: Heard) -> None:
+    for number in range(500):
+        heard.client.append(number, b"%d" % number)
+    for number in range(500):
+        heard.until("report", number, number, "")
+    heard.client.read(1, 0)
+    heard.until("end", 1, 500)
+    assert records_of(heard, 1) == [(number, b"%d" % number) for number in range(500)]
+
+
+def test_what_was_deleted_is_said_to_be_missing(heard: Heard) -> None:
+    for number in range(5):
+        heard.client.append(number, b"x")
+        heard.until("report", number)
+    heard.client.delete(3)
+    deadline = time.monotonic() + WITHIN_S
+    reading = 1
+    while heard.reads(reading) != ("missing", reading, 3):
+        assert time.monotonic() < deadline
+        reading += 1
+    heard.client.read(reading + 1, 3)
+    heard.until("end", reading + 1, 5)
+    assert [offset for offset, _ in records_of(heard, reading + 1)] == [3, 4]
+
+
+def test_a_producer_that_is_given_up_leaves_the_way_free(heard: Heard) -> None:
+    heard.client.append(1, b"one")
+    heard.until("report", 1)
+    heard.client.purge()
+    heard.client.append(2, b"two")
+    assert heard.until("report", 2)[3] == ""
+
+
+def test_a_record_that_is_too_large_is_refused_as_that(heard: Heard) -> None:
+    heard.client.append(1, bytes(17 << 20))
+    assert heard.until("report", 1) == ("report", 1, None, TOO_LARGE)
+    heard.client.append(2, bytes((16 << 20) - (64 << 10)))
+    assert heard.until("report", 2)[2:] == (0, "")
