@@ -1,4 +1,4 @@
-"""What every storage of a shard behind `ShardStorage` does: segments in a directory, and the one in memory."""
+"""What every storage of a shard behind `ShardStorage` does: segments in a directory, a partition, the one in memory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from headrace.journal.log import LogSettings
 from headrace.services.ticks import LoopScheduler
 from headrace.services.watchdog import Watchdog
 from headrace.storage.embedded.storage import EmbeddedSettings, EmbeddedStorage, Listening
+from headrace.storage.kafka.storage import KafkaSettings, KafkaStorage
 from headrace.storage.memory_storage import MemoryStorage
 from headrace.storage.port import Recovered, ShardStorage, StorageEvents
+from kafka_partition import FakePartition
 
 DEADLINE_S = 10.0
 
@@ -50,9 +52,28 @@ class Memory(Place):
         return self.storage
 
 
-@pytest.fixture(params=["embedded", "memory"])
+class Partition(Place):
+    """A partition, and a machine with its cache; `emptied`: each owner is on a machine of its own."""
+
+    def __init__(self, path: Path, emptied: bool) -> None:
+        self.path = path
+        self.emptied = emptied
+        self.owners = 0
+        self.partition = FakePartition()
+
+    def open(self) -> ShardStorage:
+        self.owners += 1
+        folder = self.path / (str(self.owners) if self.emptied else "one")
+        return KafkaStorage(KafkaSettings("topic", 3, "w", self.partition.connect), folder, print)
+
+
+@pytest.fixture(params=["embedded", "memory", "kafka", "kafka-emptied"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return Folder(tmp_path) if request.param == "embedded" else Memory()
+    if request.param == "memory":
+        return Memory()
+    if request.param == "embedded":
+        return Folder(tmp_path)
+    return Partition(tmp_path, emptied=request.param == "kafka-emptied")
 
 
 class Owner:

@@ -49,8 +49,8 @@ TESTED_TOGETHER = {
         "headrace/core/storing/turns.py",
         "headrace/core/storing/windows.py",
     ],
+    "tests/unit/storage/kafka/test_storage.py": ["headrace/storage/kafka/mailbox.py"],
     "tests/e2e/test_kafka.py": [
-        "headrace/storage/kafka/mailbox.py",
         "headrace/storage/kafka/partition_client.py",
         "headrace/storage/kafka/topics.py",
     ],

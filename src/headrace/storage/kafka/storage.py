@@ -1,0 +1,444 @@
+"""A shard whose journal is a partition of Kafka, behind `storage.port.ShardStorage`: the owner's state machine with its
+clients, and the local cache that records are read from.
+
+Runs on the loop; Kafka's threads are behind the mailbox. Whoever makes one waits until the partition is read to its end
+and the shard is owned: the next record offset is known then. What the cache has need not come from Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final, Protocol
+from uuid import UUID
+
+from headrace.core.broker import Broker
+from headrace.core.ports.journal import JournalPort
+from headrace.core.records.message_id import JournalName
+from headrace.journal.disk import DISK
+from headrace.journal.epochs import joined
+from headrace.journal.errors import JournalError, OffsetOutOfRange
+from headrace.journal.lock import lock_data_dir
+from headrace.journal.segment import Batch, pack_batch_header, seed_of
+from headrace.services.journal_metrics import JournalFigures
+from headrace.services.metrics import Reads
+from headrace.sockets.poller import Poller
+from headrace.storage.embedded.local import LocalJournal
+from headrace.storage.embedded.recovery import load, loading
+from headrace.storage.kafka.actions import (
+    Action,
+    Append,
+    Ask,
+    Away,
+    Back,
+    Confirmed,
+    Delete,
+    Lost,
+    Owns,
+    Purge,
+    Read,
+    Replaced,
+    Replay,
+    Stale,
+)
+from headrace.storage.kafka.cache import DIRECTORY, Cache
+from headrace.storage.kafka.cluster_state import RECORD_BYTES_MAX
+from headrace.storage.kafka.entry import BatchEntry
+from headrace.storage.kafka.envelope import BITS
+from headrace.storage.kafka.log_fold import LogFold
+from headrace.storage.kafka.mailbox import Hearer, Mailbox, Records
+from headrace.storage.kafka.owner import Owner
+from headrace.storage.port import Recovered, StorageEvents
+
+TICK_S: Final = 0.1
+START_WITHIN_S: Final = 60.0  # without anything heard of Kafka a start fails; a service manager tries again
+OVERHEAD_BYTES: Final = 64 << 10  # of a record beside its value, and of a copy beside its message
+ROOM_BYTES: Final = (
+    1 << 40
+)  # Kafka's disks are Kafka's: what is full there shows as an append that is not answered
+
+
+class ShardElsewhere(JournalError):
+    """Another worker owns the shard."""
+
+
+class KafkaLost(JournalError):
+    """Kafka lacks what it had acknowledged, or somebody has deleted it: a person has to say what is to be."""
+
+
+class KafkaSilent(JournalError):
+    """Kafka does not answer, or does not take the record by which a worker owns a shard."""
+
+    retry_helps = True
+
+
+class Clients(Protocol):
+    """What is used of `partition_client.PartitionClient`."""
+
+    def append(self, token: int, value: bytes) -> None: ...
+
+    def purge(self) -> None: ...
+
+    def read(self, reading: int, offset: int) -> None: ...
+
+    def taken(self) -> None: ...
+
+    def delete(self, offset: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """What a shard's storage is told: the id of the topic and its partition, which name the journal; what the worker is
+    called in the partition; and how clients are made that tell a hearer."""
+
+    topic_id: str
+    partition: int
+    worker: str
+    connect: Callable[[Hearer], Clients]
+
+
+def uuid_of(topic_id: str, partition: int) -> bytes:
+    """Return the 16 bytes by which a journal's records are told apart from those of others: every node knows them."""
+    return blake2b(f"{topic_id}/{partition}".encode(), digest_size=16).digest()
+
+
+class KafkaLog:
+    """The journal as `LocalJournal` uses it: what is appended goes to the owner, what is read comes from the cache."""
+
+    def __init__(self, seed: int, cache: Cache, append: Callable[[BatchEntry], None]) -> None:
+        self.next_offset = 0
+        self.high_watermark = 0
+        self._seed = seed
+        self._cache = cache
+        self._append = append
+
+    def append(self, body: bytes, count: int, first_timestamp_us: int, max_timestamp_us: int) -> int:
+        """Have the owner append a batch of `count` records; return the offset of the first one, at once."""
+        base_offset = self.next_offset
+        self.next_offset = base_offset + count
+        head = pack_batch_header(
+            self._seed,
+            body,
+            base_offset,
+            count,
+            0,
+            self.high_watermark,
+            first_timestamp_us,
+            max_timestamp_us,
+        )
+        self._append(BatchEntry(head + body, base_offset, base_offset + count))
+        return base_offset
+
+    def room(self) -> int:
+        """Return how many bytes there is room for: as much as anybody asks for."""
+        return ROOM_BYTES
+
+    def has_room(self) -> bool:
+        """Return True: no disk of this machine holds the journal."""
+        return True
+
+    def read_batch(self, offset: int) -> Batch:
+        """Return the batch that holds `offset`, which is below the high watermark. Raises OffsetOutOfRange, CacheDamaged,
+        OSError."""
+        return self._cache.read_batch(offset)
+
+
+class KafkaStorage:
+    """`ShardStorage` over a partition."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        directory: Path,
+        report: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Open the cache in `directory`, of which this process alone makes use; read the partition to its end, own the
+        shard, and wait for that. Raises ShardElsewhere, KafkaLost, KafkaSilent, other JournalErrors, OSError."""
+        self._settings = settings
+        DISK.make_directory(directory)
+        self._lock_fd = lock_data_dir(DISK, directory)
+        self._report = report
+        self._clock = clock
+        self._uuid = uuid_of(settings.topic_id, settings.partition)
+        self._cache = Cache(directory / DIRECTORY, self._uuid)
+        self._log = KafkaLog(seed_of(self._uuid), self._cache, self._append)
+        local = LocalJournal(self._log, OffsetOutOfRange, report)
+        self.journal: JournalPort = local
+        self.reads: Reads = local
+        self.figures: JournalFigures | None = None
+        self.reserve_bytes = 0
+        self._events: StorageEvents | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._mailbox = Mailbox(self)
+        self._clients = settings.connect(self._mailbox)
+        self._owner = self._new_owner()
+        self._is_acting = False
+        self._is_owned = False
+        self._ended: JournalError | None = None  # why the owner's machine has
+        self._is_stale = False
+        self.is_elsewhere = False  # it was ours, and others have owned it since
+        self._heard_at = 0.0
+        self._ways = self._ways_of_actions()
+        try:
+            self._own()
+        except BaseException:
+            self.close()
+            raise
+
+    def _ways_of_actions(self) -> dict[type[Action], Callable[[Action], None]]:
+        """Return what is done for each kind of action."""
+        return {
+            Read: self._do_read,
+            Append: self._do_append,
+            Purge: lambda _: self._clients.purge(),
+            Ask: self._do_ask,
+            Delete: self._do_delete,
+            Replay: self._do_replay,
+            Owns: self._do_owns,
+            Confirmed: self._do_confirmed,
+            Away: self._do_away,
+            Back: self._do_back,
+            Replaced: self._do_replaced,
+            Stale: self._do_stale,
+            Lost: self._do_lost,
+        }
+
+    @property
+    def uuid(self) -> str:
+        return str(UUID(bytes=self._uuid))
+
+    @property
+    def high_watermark(self) -> int:
+        return self._log.high_watermark
+
+    def behind(self, offset: int) -> tuple[int, int]:
+        records = max(0, self.high_watermark - offset)
+        return records, self._cache.bytes_from(offset) if records else 0
+
+    # Start
+
+    def recover(self, broker: Broker, report: Callable[[str], None]) -> Recovered:
+        return self._found(broker, load(broker.fold, [], self._cache.scan, self._cache.start_offset, report))
+
+    def recovering(self, broker: Broker, report: Callable[[str], None]) -> Generator[None, None, Recovered]:
+        cache = self._cache
+        replayed = yield from loading(broker.fold, [], cache.scan, cache.start_offset, report)
+        return self._found(broker, replayed)
+
+    def _found(self, broker: Broker, replayed: int) -> Recovered:
+        fold = broker.fold
+        fold.epochs = joined(fold.epochs, [(0, 0)], 0)
+        return Recovered(JournalName(self.uuid, fold.epochs, fold.origin), None, replayed)
+
+    def _own(self) -> None:
+        """Read to the end, and own the shard. Raises JournalError, OSError."""
+        self._begin()
+        while not self._is_owned:
+            self._mailbox.wait(TICK_S)
+            self._owner.on_time(self._clock())
+            self._act()
+            if self._is_stale:
+                self._begin_anew()
+            elif self._ended is not None:
+                raise self._ended
+            elif self._clock() - self._heard_at > START_WITHIN_S:
+                raise KafkaSilent(
+                    f"partition {self._settings.partition}: Kafka has given no answer for {START_WITHIN_S:.0f} s"
+                )
+        self._log.next_offset = self._log.high_watermark = self._owner.fold.next_offset
+
+    def _new_owner(self, numbered_from: int = 0) -> Owner:
+        """Return an owner that goes on from what the cache has. What Kafka says of numbers up to `numbered_from` is said
+        to an earlier one."""
+        fold = LogFold(self._uuid)
+        if self._cache.standing is not None:
+            fold.begin_behind(self._cache.standing)
+        bytes_max = RECORD_BYTES_MAX - OVERHEAD_BYTES
+        return Owner(
+            fold, self._settings.worker, lambda: os.urandom(BITS), bytes_max, numbered_from=numbered_from
+        )
+
+    def _begin(self) -> None:
+        self._heard_at = self._clock()
+        self._owner.own(self._clock())
+        self._act()
+
+    def _begin_anew(self) -> None:
+        """Read everything from Kafka: what the cache was to go on from is deleted there, or another journal's."""
+        self._is_stale, self._ended = False, None
+        if self._cache.standing is None:
+            raise KafkaLost(
+                f"partition {self._settings.partition}: its oldest records are deleted, and nothing says what they were"
+            )
+        self._report("the cache is of no use any more: everything is read from Kafka")
+        self._cache.clear()
+        self._owner = self._new_owner(self._owner.numbered_to)
+        self._begin()
+
+    def start(self, events: StorageEvents, poller: Poller | None) -> int:
+        self._events = events
+        loop = asyncio.get_running_loop()
+        self._mailbox.attach(loop)
+        self._timer = loop.call_later(TICK_S, self._tick)
+        return self._owner.since.offset
+
+    def _tick(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+        self._owner.on_time(self._clock())
+        self._act()
+
+    # What keeps it small
+
+    async def keep_small(self) -> None:
+        """Return at once: the partition keeps everything."""
+
+    async def snapshot(self) -> None:
+        """Return at once: a start replays everything, from the cache as far as that goes."""
+
+    def unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._events = None
+        self._owner.give_up()
+        self._owner.take_actions()
+
+    def close(self) -> None:
+        self.unwatch()
+        self._clients.close()
+        self._cache.close()
+        if self._lock_fd >= 0:
+            DISK.close(self._lock_fd)
+            self._lock_fd = -1
+
+    # What Kafka says
+
+    def on_report(self, token: int, offset: int | None, error: str) -> None:
+        self._heard(not error)
+        self._owner.on_report(token, offset, error, self._clock())
+        self._act()
+
+    def on_records(self, reading: int, records: Records) -> None:
+        self._heard(True)
+        try:
+            for offset, value in records:
+                self._owner.on_record(reading, offset, value, self._clock())
+                self._act()  # at once: what is done with a batch asks where the fold stands behind it
+        finally:
+            self._clients.taken()
+
+    def on_end(self, reading: int, end: int) -> None:
+        self._owner.on_end(reading, end, self._clock())
+        self._act()
+
+    def on_missing(self, reading: int, start: int) -> None:
+        self._owner.on_missing(reading, start)
+        self._act()
+
+    def on_trouble(self, what: str) -> None:
+        self._report(what)
+
+    def _heard(self, is_progress: bool) -> None:
+        if is_progress:
+            self._heard_at = self._clock()
+
+    # What the owner wants done
+
+    def _append(self, entry: BatchEntry) -> None:
+        self._owner.append(entry, self._clock())
+        self._act()
+
+    def _act(self) -> None:
+        """Do what is to be done, and what comes of that. What is done may append in its turn: it is done here too."""
+        if self._is_acting:
+            return
+        self._is_acting = True
+        try:
+            while actions := self._owner.take_actions():
+                for action in actions:
+                    self._ways[type(action)](action)
+        finally:
+            self._is_acting = False
+
+    def _do_read(self, action: Action) -> None:
+        assert isinstance(action, Read)
+        self._clients.read(action.number, action.offset)
+
+    def _do_append(self, action: Action) -> None:
+        assert isinstance(action, Append)
+        self._clients.append(action.token, action.value)
+
+    def _do_ask(self, action: Action) -> None:
+        self._owner.on_advice(self._clock())  # the shard is this node's by its configuration
+
+    def _do_delete(self, action: Action) -> None:
+        assert isinstance(action, Delete)
+        self._clients.delete(action.offset)
+
+    def _do_replay(self, action: Action) -> None:
+        assert isinstance(action, Replay)
+        self._cache.append(action.data, self._owner.fold.standing)
+
+    def _do_owns(self, action: Action) -> None:
+        self._is_owned = True
+
+    def _do_confirmed(self, action: Action) -> None:
+        assert isinstance(action, Confirmed)
+        entry = action.entry
+        if not isinstance(entry, BatchEntry):
+            return
+        try:
+            self._cache.append(entry.data, self._owner.fold.standing)
+        except OSError as error:
+            self._fail(error)
+            return
+        self._log.high_watermark = entry.end_offset
+        if self._events is not None:
+            self._events.durable(entry.end_offset)
+
+    def _do_away(self, action: Action) -> None:
+        assert isinstance(action, Away)
+        if self._events is not None:
+            self._events.full(action.reason, False)
+        else:
+            self._report(action.reason)
+
+    def _do_back(self, action: Action) -> None:
+        if self._events is not None:
+            self._events.full("", False)
+
+    def _do_replaced(self, action: Action) -> None:
+        assert isinstance(action, Replaced)
+        self.is_elsewhere = self._is_owned
+        self._fail(
+            ShardElsewhere(
+                f"partition {self._settings.partition}: {action.worker or 'another worker'} owns it"
+            )
+        )
+
+    def _do_stale(self, action: Action) -> None:
+        assert isinstance(action, Stale)
+        self.is_elsewhere = self._is_owned
+        if self._is_owned:
+            where = f"partition {self._settings.partition}"
+            self._fail(ShardElsewhere(f"{where}: {action.reason}: others have owned it"))
+        self._is_stale = True
+
+    def _do_lost(self, action: Action) -> None:
+        assert isinstance(action, Lost)
+        self._fail(KafkaLost(f"partition {self._settings.partition}: {action.reason}"))
+
+    def _fail(self, error: JournalError | OSError) -> None:
+        """Tell, once and last, that nothing can be made durable any more."""
+        if self._ended is None:
+            self._ended = error if isinstance(error, JournalError) else JournalError(str(error))
+            if self._events is not None:
+                self._events.failed(error)

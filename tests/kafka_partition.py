@@ -1,0 +1,63 @@
+"""A partition without Kafka, for tests of a storage over it: in memory, it outlives its owners, and answers at once
+unless it is told not to."""
+
+from __future__ import annotations
+
+from headrace.storage.kafka.mailbox import Hearer
+
+
+class FakePartition:
+    """The records. `answers`: whether appends are reported; `is_away`: nothing is read or appended."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        self.start = 0
+        self.answers = True
+        self.is_away = False
+
+    def connect(self, hearer: Hearer) -> FakeClients:
+        """Clients of one owner."""
+        return FakeClients(self, hearer)
+
+
+class FakeClients:
+    """What stands in the place of a `PartitionClient`."""
+
+    def __init__(self, partition: FakePartition, hearer: Hearer) -> None:
+        self._partition = partition
+        self._hearer = hearer
+        self.reading = 0
+        self.purges = 0
+        self.is_closed = False
+
+    def append(self, token: int, value: bytes) -> None:
+        partition = self._partition
+        if partition.is_away:
+            return
+        partition.values.append(value)
+        if partition.answers:
+            self._hearer.on_report(token, len(partition.values) - 1, "")
+
+    def purge(self) -> None:
+        self.purges += 1
+
+    def read(self, reading: int, offset: int) -> None:
+        partition = self._partition
+        self.reading = reading
+        if partition.is_away:
+            return
+        if offset < partition.start:
+            self._hearer.on_missing(reading, partition.start)
+            return
+        records = list(enumerate(partition.values))[offset:]
+        if records:
+            self._hearer.on_records(reading, [(at, value) for at, value in records])
+        self._hearer.on_end(reading, len(partition.values))
+
+    def taken(self) -> None: ...
+
+    def delete(self, offset: int) -> None:
+        self._partition.start = max(self._partition.start, offset)
+
+    def close(self) -> None:
+        self.is_closed = True

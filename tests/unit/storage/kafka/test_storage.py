@@ -1,0 +1,264 @@
+"""A shard over a partition, without a broker: what it says when Kafka, or somebody else, does what it should not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from harness import message
+from headrace.core.homes import Homes
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.message import Message
+from headrace.core.worker import Worker
+from headrace.journal.errors import JournalLocked
+from headrace.journal.segment import seed_of
+from headrace.services.ticks import LoopScheduler
+from headrace.services.watchdog import Watchdog
+from headrace.storage.kafka import storage as module
+from headrace.storage.kafka.cache import DIRECTORY
+from headrace.storage.kafka.envelope import pack_owned
+from headrace.storage.kafka.storage import (
+    KafkaLost,
+    KafkaSettings,
+    KafkaSilent,
+    KafkaStorage,
+    ShardElsewhere,
+    uuid_of,
+)
+from headrace.storage.port import StorageEvents
+from kafka_partition import FakePartition
+
+DEADLINE_S = 10.0
+
+
+class Time:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Run:
+    """A broker over a storage over a fake partition; it notes what it hears."""
+
+    def __init__(self, partition: FakePartition, folder: Path) -> None:
+        self.time = Time()
+        self.said: list[str] = []
+        self.storage = KafkaStorage(
+            KafkaSettings("topic", 0, "n0/0", partition.connect), folder, self.said.append, self.time
+        )
+        self.heard: list[object] = []
+        clock = Clock()
+        clock.now_us = 1_790_000_000_000_000
+        scheduler = LoopScheduler(asyncio.get_running_loop(), Watchdog())
+        self.worker = Worker(scheduler, clock, BrokerSettings(), Homes())
+        scheduler.end_tick = self.worker.end_tick
+        self.broker = self.worker.own(0, self.storage.journal)
+        self.found = self.storage.recover(self.broker, self.said.append)
+
+    def start(self) -> None:
+        self.storage.start(StorageEvents(self.durable, self.failed, self.full), None)
+
+    def durable(self, high_watermark: int) -> None:
+        self.broker.commit.on_high_watermark(high_watermark)
+
+    def failed(self, error: BaseException) -> None:
+        self.heard.append(error)
+
+    def full(self, reason: str, for_space: bool) -> None:
+        self.heard.append((reason, for_space))
+
+    def append(self, *payloads: bytes) -> None:
+        for payload in payloads:
+            self.broker.commit.append(message(payload=payload))
+        self.worker.end_tick()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.001)
+
+    async def write(self, *payloads: bytes) -> None:
+        self.append(*payloads)
+        await self.until(lambda: self.broker.idle)
+
+    def payloads(self) -> list[bytes]:
+        count = self.storage.high_watermark
+        found = [self.storage.journal.fetch(offset) for offset in range(count)]
+        return [one.payload for one in found if isinstance(one, Message)]
+
+
+def lived(partition: FakePartition, folder: Path, look: Callable[[Run], Awaitable[None]]) -> None:
+    async def life() -> None:
+        run = Run(partition, folder)
+        try:
+            run.start()
+            await look(run)
+        finally:
+            run.storage.close()
+
+    asyncio.run(life())
+
+
+async def write_three(run: Run) -> None:
+    await run.write(b"one", b"two")
+    await run.write(b"three")
+
+
+async def see_three(run: Run) -> None:
+    assert run.found.replayed == 3
+    assert run.payloads() == [b"one", b"two", b"three"]
+
+
+@pytest.mark.parametrize("second", ["same", "another"])
+def test_an_owner_finds_everything_with_the_cache_or_without(tmp_path: Path, second: str) -> None:
+    partition = FakePartition()
+    lived(partition, tmp_path / "same", write_three)
+    lived(partition, tmp_path / second, see_three)
+
+
+def test_a_cache_that_is_behind_is_gone_on_from(tmp_path: Path) -> None:
+    partition = FakePartition()
+
+    async def write_one(run: Run) -> None:
+        await run.write(b"one", b"two")
+
+    async def write_another(run: Run) -> None:
+        await run.write(b"three")
+
+    lived(partition, tmp_path / "a", write_one)
+    lived(partition, tmp_path / "b", write_another)
+    lived(partition, tmp_path / "a", see_three)
+
+
+def test_another_topic_s_cache_is_of_no_use(tmp_path: Path) -> None:
+    lived(FakePartition(), tmp_path, write_three)
+
+    async def life() -> None:
+        storage = KafkaStorage(KafkaSettings("other", 0, "n0/0", FakePartition().connect), tmp_path, print)
+        try:
+            assert storage.uuid != str(UUID(bytes=uuid_of("topic", 0)))
+            assert storage.behind(0) == (0, 0)
+            assert not list((tmp_path / DIRECTORY).iterdir())
+        finally:
+            storage.close()
+
+    asyncio.run(life())
+
+
+def test_one_process_has_the_cache(tmp_path: Path) -> None:
+    async def look(run: Run) -> None:
+        with pytest.raises(JournalLocked):
+            KafkaStorage(KafkaSettings("topic", 0, "n1/0", FakePartition().connect), tmp_path, print)
+
+    lived(FakePartition(), tmp_path, look)
+
+
+def test_a_report_that_never_comes_is_found_out_by_reading(tmp_path: Path) -> None:
+    partition = FakePartition()
+
+    async def look(run: Run) -> None:
+        partition.answers = False
+        run.append(b"one")
+        await asyncio.sleep(0)
+        assert not run.broker.idle
+        partition.answers = True
+        run.time.now += 6.0
+        await run.until(lambda: run.heard[:1] == [("Kafka has not answered for 5 s", False)])
+        run.time.now += 1.0
+        await run.until(lambda: run.heard[-1] == ("", False))
+        await run.until(lambda: run.broker.idle)
+        assert run.payloads() == [b"one"]
+
+    lived(partition, tmp_path, look)
+
+
+def test_kafka_that_is_away_for_a_while_costs_nothing_but_time(tmp_path: Path) -> None:
+    partition = FakePartition()
+
+    async def look(run: Run) -> None:
+        partition.is_away = True
+        run.append(b"one")
+        for _ in range(4):
+            run.time.now += 6.0
+            await asyncio.sleep(0.15)
+        assert run.heard == [("Kafka has not answered for 5 s", False)]
+        partition.is_away = False
+        run.time.now += 11.0
+        await run.until(lambda: run.broker.idle)
+        await run.write(b"two")
+        assert run.payloads() == [b"one", b"two"]
+
+    lived(partition, tmp_path, look)
+
+
+def test_an_owner_that_is_replaced_fails_and_names_who_owns(tmp_path: Path) -> None:
+    partition = FakePartition()
+
+    async def look(run: Run) -> None:
+        await run.write(b"one")
+        owner = run.storage._owner.fold.owner
+        partition.values.append(pack_owned(seed_of(uuid_of("topic", 0)), b"z" * 16, owner, "n1/0"))
+        run.append(b"two")
+        await run.until(lambda: bool(run.heard))
+        (error,) = run.heard
+        assert isinstance(error, ShardElsewhere)
+        assert "n1/0" in str(error)
+        assert run.storage.is_elsewhere
+        assert not run.broker.idle
+
+    lived(partition, tmp_path, look)
+
+
+def test_what_kafka_has_lost_is_named(tmp_path: Path) -> None:
+    partition = FakePartition()
+
+    async def look(run: Run) -> None:
+        await run.write(b"one")
+        partition.values.pop()
+        run.time.now += 6.0
+        await run.until(lambda: bool(run.heard))
+        assert isinstance(run.heard[0], KafkaLost)
+
+    lived(partition, tmp_path, look)
+    with pytest.raises(KafkaLost, match="ends at Kafka offset"):
+        lived(partition, tmp_path, see_three)
+
+
+def test_a_partition_without_its_beginning_is_refused(tmp_path: Path) -> None:
+    partition = FakePartition()
+    lived(partition, tmp_path / "a", write_three)
+    partition.start = 2
+    with pytest.raises(KafkaLost, match="its oldest records are deleted"):
+        lived(partition, tmp_path / "b", see_three)
+
+
+def test_a_start_without_an_answer_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "START_WITHIN_S", -1.0)
+    partition = FakePartition()
+    partition.is_away = True
+    with pytest.raises(KafkaSilent):
+        lived(partition, tmp_path, see_three)
+
+
+def test_nothing_is_heard_once_it_is_given_up(tmp_path: Path) -> None:
+    partition = FakePartition()
+
+    async def look(run: Run) -> None:
+        run.storage.close()
+        partition.values.pop()
+        run.time.now += 60.0
+        await asyncio.sleep(0.2)
+        assert run.heard == []
+
+    lived(partition, tmp_path, look)
