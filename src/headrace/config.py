@@ -30,6 +30,8 @@ from headrace.bridge.topics import Rule
 from headrace.errors import ConfigError
 from headrace.mqtt.topics import valid_filter, valid_topic
 from headrace.net.address import Address, parse
+from headrace.storage.kafka.cluster_state import RECORD_BYTES_MAX
+from headrace.storage.kafka.cluster_url import BadClusterUrl, ClusterUrl
 from headrace.stores.placing import Placing
 
 KIB = 1024
@@ -39,6 +41,7 @@ DAY_S = 24 * 3600
 UINT32_MAX = 0xFFFF_FFFF  # in a session expiry: does not expire (MQTT 5, 3.1.2.11.2)
 
 PACKET_BYTES_MAX = 2_000_000  # as Mosquitto has it since 2.1
+CLUSTER_PACKET_BYTES_MAX = RECORD_BYTES_MAX - 64 * KIB  # a copy for another shard is larger than its message
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -360,6 +363,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     shards: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
     # Processes, each of which owns at least one shard; auto: one for each processor, as far as there are shards.
     workers: Annotated[int, msgspec.Meta(ge=1, le=1024)] | Literal["auto"] = 1
+    # kafka://HOST:PORT[,HOST:PORT...]/NAME: the journals are partitions there, and data_dir is a cache.
+    cluster: str = ""
+    node: str = ""  # what this node is called in its cluster; "": what its machine is
     listeners: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("tcp://127.0.0.1:1883",)
     admin: str = ""
     admin_names: tuple[str, ...] = ()  # Host names that a loopback `admin` answers to beside localhost
@@ -484,6 +490,7 @@ def examine(
         *_wrong_frames(config.frames),
         *_wrong_queues(config.queues),
     ]
+    found += _wrong_cluster(config)
     wrong += [error for error in found if error.key not in known]
     config = msgspec.structs.replace(config, bridge=_bridges(bridges, wrong))
     return config, wrong
@@ -733,6 +740,24 @@ def _wrong_frames(frames: FramesConfig) -> Iterator[InvalidKey]:
     for topic_filter in frames.queue_topics:
         if not valid_filter(topic_filter):
             yield InvalidKey("frames.queue_topics", f"{topic_filter!r} is no topic filter")
+
+
+def _wrong_cluster(config: Config) -> Iterator[InvalidKey]:
+    if not config.cluster:
+        if config.node:
+            yield InvalidKey("node", "names a node of a cluster, and there is no `cluster`")
+        return
+    try:
+        ClusterUrl.parse(config.cluster)
+    except BadClusterUrl as error:
+        yield InvalidKey("cluster", str(error))
+    if config.workers != 1:
+        yield InvalidKey("workers", "a node of a cluster is one worker as yet")
+    if config.durability != "fsync":
+        yield InvalidKey("durability", "in a cluster the topic's min.insync.replicas says it: leave it out")
+    if config.limits.packet_bytes_max > CLUSTER_PACKET_BYTES_MAX:
+        most = f"{CLUSTER_PACKET_BYTES_MAX} is the most that a record in Kafka holds"
+        yield InvalidKey("limits.packet_bytes_max", most)
 
 
 def _wrong_addresses(config: Config, *, anonymous_spelled_out: bool) -> Iterator[InvalidKey]:

@@ -446,3 +446,20 @@ def test_where_a_cluster_begins(text: str, start_us: int) -> None:
 )
 def test_what_is_no_start_and_no_filter_is_refused(assignment: str) -> None:
     assert refused(assignment).startswith(assignment.partition("=")[0])
+
+
+def test_a_cluster_needs_an_address_one_worker_and_packets_that_fit() -> None:
+    url = 'cluster="kafka://127.0.0.1:9092/fleet"'
+    config = load(None, [url, "node=n0"])
+    assert (config.cluster, config.node) == ("kafka://127.0.0.1:9092/fleet", "n0")
+    for sets, key in (
+        (["cluster=redis://127.0.0.1/x"], "cluster"),
+        (["node=n0"], "node"),
+        ([url, "workers=2"], "workers"),
+        ([url, "durability=os"], "durability"),
+        ([url, f"limits.packet_bytes_max={(16 << 20) - (64 << 10) + 1}"], "limits.packet_bytes_max"),
+    ):
+        with pytest.raises(InvalidKey) as raised:
+            load(None, sets)
+        assert raised.value.key == key
+    assert load(None, [url, f"limits.packet_bytes_max={(16 << 20) - (64 << 10)}"]).cluster

@@ -156,6 +156,12 @@ def _say(message: str, command: str = "headrace") -> None:
 )
 @click.option("--admin", help="http[s]://HOST:PORT for /healthz, /readyz, /metrics")
 @click.option(
+    "--cluster",
+    metavar="URL",
+    help="kafka://HOST:PORT[,HOST:PORT...]/NAME: the journals are there, and the data directory is a cache",
+)
+@click.option("--node", metavar="NAME", help="of this node in its cluster  [default: the machine's]")
+@click.option(
     "--bootstrap",
     "snapshot",
     type=click.Path(path_type=Path),
@@ -168,11 +174,17 @@ def serve(
     listeners: tuple[str, ...],
     workers: str | None,
     admin: str | None,
+    cluster: str | None,
+    node: str | None,
     snapshot: Path | None,
     sets: tuple[str, ...],
 ) -> None:
     """Run the broker in the foreground until SIGTERM."""
     options = list(sets)
+    if cluster is not None:
+        options.append(f"cluster={json.dumps(cluster)}")
+    if node is not None:
+        options.append(f"node={json.dumps(node)}")
     if data_dir is not None:
         options.append(f"data_dir={json.dumps(data_dir)}")
     if listeners:

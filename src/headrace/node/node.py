@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import uvloop
@@ -86,10 +86,16 @@ from headrace.workers.overview import socket_of
 from headrace.workers.place import Place
 from headrace.workers.runtime import CONNECTIONS, DEVICES, KEPT, SUBSCRIPTIONS, TIMES
 
+if TYPE_CHECKING:
+    from headrace.storage.kafka.cluster import Cluster
+
 TIMER_INTERVAL_S = 0.1
 STREAMS_WITHIN_S = 5.0  # for so long a worker waits for the others before clients come
 BEHIND_INTERVAL_S = 0.001  # more is due than one pass of the loop should do
 SWITCH_INTERVAL_S = 0.0005
+PROMISE_OF_KAFKA = (
+    "acknowledged = on min.insync.replicas of Kafka; all of them losing power at once may lose it"
+)
 
 log = structlog.get_logger("headrace")
 
@@ -122,6 +128,7 @@ class Node:
         with keys_named(config, "access"):  # whatever it raises, the journal is not open yet
             self._access = self._access_control()
         self._check_certificates()
+        self._join_cluster()
         with keys_named(config, "data_dir"):
             self._claim_data(place if membership is None else membership.place)
         self.owners = self.place.owners()
@@ -234,6 +241,27 @@ class Node:
     def _report(self, line: str) -> None:
         log.info("workers", detail=line)
 
+    def _join_cluster(self) -> None:
+        """Ask Kafka for the cluster that this node is to be one of, if any. Raises HeadraceError."""
+        self._cluster: Cluster | None = None
+        if not self.config.cluster:
+            return
+        try:
+            from headrace.storage.kafka.cluster import Cluster
+        except ModuleNotFoundError as error:
+            raise InvalidKey("cluster", f"{error.name} is missing: pip install 'headrace[kafka]'") from error
+        self._cluster = Cluster.open(self.config.cluster, self.config.node)
+        for line in self._cluster.warnings:
+            log.warning("cluster", detail=line)
+
+    def _shards_of(self, cluster: Cluster) -> int:
+        """Return how many shards there are. Raises InvalidKey if the configuration says another number."""
+        if self.config.shards not in (0, cluster.shards):
+            raise InvalidKey(
+                "shards", f"{self.config.shards}, and the cluster has {cluster.shards}: leave out the key"
+            )
+        return cluster.shards
+
     def _claim_data(self, place: Place | None) -> None:
         """Open the data directory, or make it. Under a supervisor that has been done. Raises ConfigError, JournalError,
         OSError."""
@@ -246,7 +274,10 @@ class Node:
             raise InvalidKey(
                 "workers", "a broker inside a program is one worker; a process of its own may have several"
             )
-        self._claim = claim = Claim(path, replace(wish(self.config), workers=1))
+        wanted = replace(wish(self.config), workers=1)
+        if self._cluster is not None:
+            wanted = replace(wanted, shards=self._shards_of(self._cluster))
+        self._claim = claim = Claim(path, wanted)
         self.layout = claim.layout
         self.place = Place.alone(claim.layout.shards, claim.layout.node)
 
@@ -272,6 +303,8 @@ class Node:
         def report(line: str) -> None:
             logger.warning("journal", detail=line)
 
+        if self._cluster is not None:
+            return self._cluster.storage(shard, self.layout.directory(shard), report)
         said = Listening(report, self._synced.observe, self.watchdog)
         settings = embedded_settings(self.config, several)
         # Workers whose supervisor was killed may still be ending.
@@ -469,7 +502,7 @@ class Node:
             admin=self._admin.url or None,
             data_dir=self.config.data_dir,
             durability=self.config.durability,
-            promise=promise_of(self.config.durability),
+            promise=PROMISE_OF_KAFKA if self._cluster else promise_of(self.config.durability),
         )
         self._notifier.ready(f"accepts clients on {', '.join(self._doors.urls)}")
         if self._notifier.watchdog_s:

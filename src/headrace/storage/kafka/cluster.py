@@ -1,0 +1,72 @@
+"""A cluster as one of its nodes joins it: how many shards there are, what each journal is called, and its clients."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.errors import ConfigError, HeadraceError
+from headrace.journal.reader import DIRECTORY as JOURNAL
+from headrace.storage.kafka.cluster_state import ClusterState
+from headrace.storage.kafka.cluster_url import ClusterUrl
+from headrace.storage.kafka.mailbox import Hearer
+from headrace.storage.kafka.partition_client import PartitionClient
+from headrace.storage.kafka.storage import KafkaSettings, KafkaStorage, ShardElsewhere
+from headrace.storage.kafka.topics import Topics
+
+
+class UnsafeTopics(HeadraceError):
+    """A topic has settings by which acknowledged messages may be lost."""
+
+
+class ForeignData(ConfigError):
+    """The data directory holds what no cache is."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"data_dir: {message}")
+
+
+class Cluster:
+    """The topics of a cluster, as they were when the node started. `warnings` has a line for what is not as it should be,
+    and may be by and by."""
+
+    def __init__(self, url: ClusterUrl, node: str, state: ClusterState) -> None:
+        """Join with a `state` that is safe. `node` is what the node is called, "": what its machine is."""
+        self._url = url
+        self._node = node or socket.gethostname()
+        self._topic_id = state.topic_id
+        self._opened: dict[int, KafkaStorage] = {}
+        self.shards = len(state.shards)
+        self.warnings = state.problems
+
+    @classmethod
+    def open(cls, text: str, node: str) -> Cluster:
+        """Ask Kafka for the cluster at an address, and refuse one whose journals may lose something. Raises
+        BadClusterUrl, KafkaUnusable, UnsafeTopics."""
+        url = ClusterUrl.parse(text)
+        state = Topics(url).state()
+        if state.unsafe:
+            raise UnsafeTopics(f"{'; '.join(state.unsafe)}: put that back, then start again")
+        return cls(url, node, state)
+
+    def storage(self, shard: int, directory: Path, report: Callable[[str], None]) -> KafkaStorage:
+        """Open the storage of a shard, with its cache in `directory`. `report` hears lines for the log. A shard that
+        another node has taken is not taken back. Raises ForeignData, JournalError, OSError."""
+        earlier = self._opened.get(shard)
+        if earlier is not None and earlier.is_elsewhere:  # two nodes would take it from each other by turns
+            raise ShardElsewhere(
+                f"partition {shard}: another node has owned it since: end that one, then start this one again"
+            )
+        if (directory / JOURNAL).exists():
+            raise ForeignData(
+                f"{directory} holds a journal of its own, and a node of a cluster has a cache there: give it another "
+                "directory"
+            )
+
+        def connect(hearer: Hearer) -> PartitionClient:
+            return PartitionClient(self._url.bootstrap, self._url.journal, shard, hearer)
+
+        settings = KafkaSettings(self._topic_id, shard, f"{self._node}/0", connect)
+        storage = self._opened[shard] = KafkaStorage(settings, directory, report)
+        return storage

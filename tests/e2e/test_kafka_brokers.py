@@ -1,0 +1,137 @@
+"""Brokers whose journals are in a real Kafka: killed, emptied, doubled, and with Kafka killed beneath them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from broker_process import PYTHON, BrokerProcess, build_environment, headrace, make_broker, wait_until
+from e2e.raw import RawClient
+from kafka_server import WITHIN_S, KafkaServer
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+Nodes = Callable[[str, str], BrokerProcess]
+
+
+@pytest.fixture
+def cluster(kafka: KafkaServer) -> str:
+    """The address of a cluster of one shard."""
+    return kafka.make_cluster(1)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    """Makes nodes of a cluster: `nodes(url, "n0")`."""
+    made: list[BrokerProcess] = []
+
+    def make(url: str, node: str) -> BrokerProcess:
+        made.append(make_broker(tmp_path / node, {}, ["--cluster", url, "--node", node]))
+        return made[-1]
+
+    yield make
+    for broker in made:
+        broker.end()
+        assert "Traceback" not in broker.stderr, broker.stderr
+
+
+def filled(broker: BrokerProcess, messages: int) -> None:
+    """Messages for a session that is away, each acknowledged."""
+    with RawClient(broker.address, "away") as away:
+        away.connect(clean=False)
+        away.subscribe("t", qos=1)
+    published(broker, 0, messages)
+
+
+def published(broker: BrokerProcess, first: int, messages: int) -> None:
+    with RawClient(broker.address, "p") as publisher:
+        publisher.connect()
+        for number in range(first, first + messages):
+            publisher.deliver("t", b"%d" % number)
+
+
+def drained(broker: BrokerProcess, messages: int) -> list[int]:
+    """What that session gets."""
+    with RawClient(broker.address, "away") as away:
+        away.connect(clean=False)
+        return [int(away.receive().payload) for _ in range(messages)]
+
+
+def test_kill_9_and_an_empty_data_directory_lose_nothing(cluster: str, nodes: Nodes) -> None:
+    broker = nodes(cluster, "n0").start(WITHIN_S)
+    assert "min.insync.replicas" in broker.stderr
+    filled(broker, 100)
+    broker.kill()
+    shutil.rmtree(broker.data_dir)
+    broker.start(WITHIN_S)
+    published(broker, 100, 20)
+    broker.crash()  # with the cache that it has now
+    assert drained(broker, 120) == list(range(120))
+    broker.stop()
+    broker.start(WITHIN_S)
+
+
+def test_two_shards_are_served_by_one_node(kafka: KafkaServer, nodes: Nodes) -> None:
+    broker = nodes(kafka.make_cluster(2), "n0").start(WITHIN_S)
+    filled(broker, 20)
+    broker.kill()
+    shutil.rmtree(broker.data_dir)
+    broker.start(WITHIN_S)
+    assert drained(broker, 20) == list(range(20))
+
+
+def test_of_two_nodes_the_second_has_the_shard_and_the_first_ends(cluster: str, nodes: Nodes) -> None:
+    first, second = nodes(cluster, "n0"), nodes(cluster, "n1")
+    first.start(WITHIN_S)
+    filled(first, 10)
+    second.start(WITHIN_S)
+    assert first.wait(WITHIN_S) == 1
+    wait_until(lambda: "n1/0 owns it" in first.stderr, "it names who owns the shard")
+    assert drained(second, 10) == list(range(10))
+
+
+def test_kafka_that_is_killed_keeps_publishers_waiting_and_loses_nothing(
+    kafka: KafkaServer, cluster: str, nodes: Nodes
+) -> None:
+    broker = nodes(cluster, "n0").start(WITHIN_S)
+    filled(broker, 10)
+    kafka.kill()
+    is_back = False
+    waiting = subprocess.Popen(
+        [PYTHON, "-m", "headrace", "pub", "-p", str(broker.port), "-t", "t", "-q", "1", "-m", "10"],
+        env=build_environment(),
+        cwd="/",
+    )
+    try:
+        broker.wait_for_line("the journal cannot be written now", WITHIN_S)
+        assert waiting.poll() is None
+        is_back = True
+        kafka.start()
+        assert waiting.wait(WITHIN_S) == 0
+    finally:
+        waiting.kill()
+        waiting.wait()
+        if not is_back:  # the other tests need it
+            kafka.start()
+    assert drained(broker, 11) == list(range(11))
+
+
+def test_a_directory_with_a_journal_is_not_taken_for_a_cache(cluster: str, tmp_path: Path) -> None:
+    own = make_broker(tmp_path / "own").start()
+    own.stop()
+    found = headrace("serve", "--data-dir", str(own.data_dir), "--cluster", cluster, deadline_s=WITHIN_S)
+    assert found.returncode == 2
+    assert "holds a journal of its own" in found.stderr
+
+
+def test_a_topic_by_which_messages_would_be_lost_is_not_served(
+    kafka: KafkaServer, cluster: str, nodes: Nodes
+) -> None:
+    kafka.set_on_topic(f"{cluster.rpartition('/')[2]}.journal", "retention.ms", "3600000")
+    broker = nodes(cluster, "n0")
+    broker.spawn()
+    assert broker.wait(WITHIN_S) == 1
+    wait_until(lambda: "retention.ms is 3600000, and must be -1" in broker.stderr, "it is said")
