@@ -122,6 +122,7 @@ class Owner:
         self._bits = b""
         self._claimed_after: Epoch | None = None
         self._is_away = False
+        self._pause_s = READ_AGAIN_S  # before it tries again; longer each time until something is confirmed
 
     def take_actions(self) -> list[Action]:
         """Return what is to be done now, in order."""
@@ -341,7 +342,8 @@ class Owner:
         self._token += 1
         self._reading += 1
         self._read_at = -math.inf
-        self._read_again_at = now + READ_AGAIN_S
+        self._read_again_at = now + self._pause_s
+        self._pause_s = min(2 * self._pause_s, REPORTED_WITHIN_S)
 
     def _say_away(self, reason: str) -> None:
         if not self._is_away:
@@ -400,6 +402,7 @@ class Owner:
     def _confirm(self) -> None:
         """Note that the first entry that waits is in the partition, and takes effect."""
         entry = self._waiting.popleft()
+        self._pause_s = READ_AGAIN_S
         self._values = []
         self.actions.append(Confirmed(entry, self.fold.tail - 1))
         if isinstance(entry, FloorEntry):

@@ -482,6 +482,27 @@ def test_what_is_refused_for_its_size_comes_again_in_parts() -> None:
     assert run.owner.fold.next_offset == 2
 
 
+def test_who_is_refused_again_and_again_tries_less_and_less_often() -> None:
+    """Each attempt costs the partition an OWNED, and the machine a producer."""
+    run = Run(Log())
+    run.own()
+    run.append(batch(0))
+    pauses = []
+    for _ in range(7):
+        run.report(None, "refused")
+        began = run.now
+        while not any(isinstance(action, Read) for action in run.wait(0.05)):
+            pass
+        pauses.append(run.now - began)
+        run.read()
+        run.land()
+        run.read()
+    assert pauses == sorted(pauses)
+    assert pauses[0] < 0.2
+    assert 4.0 < pauses[-1] < 6.0
+    assert isinstance(run.report(run.land())[0], Confirmed)
+
+
 def test_a_floor_is_confirmed_before_anything_is_deleted() -> None:
     run = Run(Log())
     run.own()
