@@ -64,7 +64,7 @@ from headrace.storage.kafka.log_fold import (
 REPORTED_WITHIN_S: Final = 5.0
 FRESH_S: Final = 1.0  # the advice of the group, and what was read, when OWNED is appended
 READ_AGAIN_S: Final = 0.1
-READ_ANEW_S: Final = 10.0  # a reading that has not come to its end
+READ_ANEW_S: Final = 10.0  # a reading that gives nothing, and has not come to its end
 IDLE_LOOK_S: Final = 5.0
 RECORD_BYTES_LEAST: Final = 64 << 10
 TOO_LARGE: Final = "the record is larger than max.message.bytes"  # the error that `on_report` is told then
@@ -112,7 +112,7 @@ class Owner:
         self._token = numbered_from
         self._sent_at = 0.0
         self._reading = numbered_from
-        self._reading_since = 0.0
+        self._heard_at = 0.0  # of the reading: when it began, or gave a record
         self._known_to = 0  # the fold's tail, when this reading began
         self._last_seen = False  # by this reading: the record that was known last is where it was
         self._read_again_at = math.inf
@@ -198,6 +198,7 @@ class Owner:
             self._miss(str(error))
             return
         self._last_seen = True
+        self._heard_at = now
         self._judge(verdict, now)
 
     def on_end(self, reading: int, end: int, now: float) -> None:
@@ -235,7 +236,7 @@ class Owner:
         elif self.stage is Stage.OWNING:
             if not self._under_way and now - self._looked_at >= IDLE_LOOK_S:
                 self._look(now)
-        elif self.stage not in (Stage.IDLE, Stage.ENDED) and now - self._reading_since >= READ_ANEW_S:
+        elif self.stage not in (Stage.IDLE, Stage.ENDED) and now - self._heard_at >= READ_ANEW_S:
             self._say_away("the partition cannot be read")
             self._read(now)
 
@@ -243,7 +244,7 @@ class Owner:
 
     def _read(self, now: float) -> None:
         self._reading += 1
-        self._reading_since = now
+        self._heard_at = now
         self._read_again_at = math.inf
         self._known_to = self.fold.tail
         self._last_seen = False

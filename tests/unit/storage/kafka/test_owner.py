@@ -533,6 +533,18 @@ def test_a_partition_that_cannot_be_read_is_said_to_be_away_once() -> None:
     assert run.read() == [Back()]
 
 
+def test_a_long_reading_goes_on_as_long_as_records_come() -> None:
+    log = Log()
+    run = Run(log)
+    run.owner.own(0.0)
+    run.actions()
+    for at in range(30):
+        log.add(b"of a stranger")
+        run.now += 3.0
+        run.owner.on_record(run.reading.number, at, log.values[at], run.now)
+        assert run.wait(0.0) == []
+
+
 def test_what_is_given_up_hears_nothing_more() -> None:
     run = Run(Log())
     run.own()
