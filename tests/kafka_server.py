@@ -16,7 +16,9 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from broker_process import free_port, headrace
+from broker_process import free_port
+from headrace.storage.kafka.cluster_state import Replication
+from headrace.storage.kafka.cluster_url import ClusterUrl
 from headrace_spark.base.jars import jars_folder
 
 ROOT: Final = Path(__file__).parents[1]
@@ -104,12 +106,16 @@ class KafkaServer:
                     return
             assert time.monotonic() < deadline, self.log()
 
+    def new_url(self) -> str:
+        """The address of a cluster that is not made yet."""
+        return f"kafka://{self.address}/c{next(self._names)}"
+
     def make_cluster(self, shards: int) -> str:
-        """Make a cluster with a name of its own; its address."""
-        url = f"kafka://{self.address}/c{next(self._names)}"
-        found = headrace("cluster", "create", url, "--shards", str(shards), deadline_s=WITHIN_S)
-        assert found.returncode == 0, found.stderr
-        assert "replication 1" in found.stderr
+        """Make a cluster with a name of its own, as `headrace cluster create` does; its address."""
+        from headrace.storage.kafka.topics import Topics
+
+        url = self.new_url()
+        Topics(ClusterUrl.parse(url)).create(shards, Replication(1, 1))
         return url
 
     def set_on_topic(self, topic: str, name: str, value: str) -> None:

@@ -100,10 +100,13 @@ def manifest_of(content: bytes) -> Manifest | None:
     """Return what a MANIFEST holds; None if its size is another one than it says."""
     if len(content) < _MANIFEST.size:
         return None
-    *fields, count = _MANIFEST.unpack_from(content)
+    name, parent, position, applied, mark, created_us, entries, pieces, crc, count = _MANIFEST.unpack_from(
+        content
+    )
     if len(content) != _MANIFEST.size + count * _PAIR.size:
         return None
-    return Manifest(*fields, tuple(_PAIR.iter_unpack(content[_MANIFEST.size :])))
+    index = tuple(_PAIR.iter_unpack(content[_MANIFEST.size :]))
+    return Manifest(name, parent, position, applied, mark, created_us, entries, pieces, crc, index)
 
 
 def pieces_of(entries: Iterable[bytes], bytes_max: int = PIECE_BYTES) -> Iterator[bytes]:
