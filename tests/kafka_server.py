@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -142,6 +143,16 @@ class KafkaServer:
         assert self._process is not None
         self._process.kill()
         self._process.wait(STOP_S)
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Let it stand still until the block ends: it answers nobody, and its connections stay."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """End it: nobody needs its data any more."""

@@ -755,6 +755,11 @@ def _wrong_cluster(config: Config) -> Iterator[InvalidKey]:
         yield InvalidKey("workers", "a node of a cluster is one worker as yet")
     if config.durability != "fsync":
         yield InvalidKey("durability", "in a cluster the topic's min.insync.replicas says it: leave it out")
+    for name in JournalConfig.__struct_fields__:
+        if getattr(config.journal, name) != getattr(JournalConfig(), name):
+            yield InvalidKey(
+                f"journal.{name}", "is of a journal on disk, and a cluster's lies in Kafka: leave it out"
+            )
     if config.limits.packet_bytes_max > CLUSTER_PACKET_BYTES_MAX:
         most = f"{CLUSTER_PACKET_BYTES_MAX} is the most that a record in Kafka holds"
         yield InvalidKey("limits.packet_bytes_max", most)

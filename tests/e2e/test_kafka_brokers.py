@@ -11,6 +11,7 @@ import pytest
 
 from broker_process import PYTHON, BrokerProcess, build_environment, headrace, make_broker, wait_until
 from e2e.raw import RawClient
+from e2e.wire import PUBACK
 from kafka_server import WITHIN_S, KafkaServer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -69,9 +70,18 @@ def test_kill_9_and_an_empty_data_directory_lose_nothing(cluster: str, nodes: No
     broker.start(WITHIN_S)
     published(broker, 100, 20)
     broker.crash()  # with the cache that it has now
+    assert broker.get("/readyz").status == 200
+    assert broker.metrics()["headrace_journal_high_watermark"] > 120
     assert drained(broker, 120) == list(range(120))
     broker.stop()
     broker.start(WITHIN_S)
+
+
+def test_what_makes_a_journal_on_disk_is_refused(tmp_path: Path) -> None:
+    url = "kafka://127.0.0.1:1/none"
+    bootstrap = ["--bootstrap", str(tmp_path), "--data-dir", str(tmp_path / "data")]
+    found = headrace("serve", "--cluster", url, *bootstrap, deadline_s=WITHIN_S)
+    assert (found.returncode, "--bootstrap" in found.stderr) == (2, True), found.stderr
 
 
 def test_two_shards_are_served_by_one_node(kafka: KafkaServer, nodes: Nodes) -> None:
@@ -116,6 +126,25 @@ def test_kafka_that_is_killed_keeps_publishers_waiting_and_loses_nothing(
         waiting.wait()
         if not is_back:  # the other tests need it
             kafka.start()
+    assert drained(broker, 11) == list(range(11))
+
+
+def test_what_is_not_acknowledged_waits_for_kafka_and_what_is_outlives_the_node_too(
+    kafka: KafkaServer, cluster: str, nodes: Nodes
+) -> None:
+    broker = nodes(cluster, "n0").start(WITHIN_S)
+    filled(broker, 10)
+    with RawClient(broker.address, "p") as publisher:
+        publisher.connect()
+        with kafka.stopped():
+            publisher.publish("t", b"10", qos=1)
+            broker.wait_for_line("Kafka has not answered for 5 s", WITHIN_S)
+            assert broker.get("/readyz").status == 503
+            assert publisher.ping() == []
+        publisher.expect(PUBACK, WITHIN_S)
+    broker.kill()
+    shutil.rmtree(broker.data_dir)
+    broker.start(WITHIN_S)
     assert drained(broker, 11) == list(range(11))
 
 

@@ -457,6 +457,8 @@ def test_a_cluster_needs_an_address_one_worker_and_packets_that_fit() -> None:
         (["node=n0"], "node"),
         ([url, "workers=2"], "workers"),
         ([url, "durability=os"], "durability"),
+        ([url, "journal.retention_bytes=1"], "journal.retention_bytes"),
+        ([url, "journal.token_file=x"], "journal.token_file"),
         ([url, f"limits.packet_bytes_max={(16 << 20) - (64 << 10) + 1}"], "limits.packet_bytes_max"),
     ):
         with pytest.raises(InvalidKey) as raised:

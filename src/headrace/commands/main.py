@@ -197,6 +197,10 @@ def serve(
     from headrace.commands.logs import set_up_logs
 
     set_up_logs(config)
+    if snapshot is not None and config.cluster:
+        raise click.BadParameter(
+            "makes a journal on disk, and those of a cluster lie in Kafka", param_hint="--bootstrap"
+        )
     if snapshot is not None:
         _bootstrap(snapshot, Path(config.data_dir))
     from headrace.node.serving import serve as run

@@ -501,7 +501,7 @@ class Node:
             listeners=self._doors.urls,
             admin=self._admin.url or None,
             data_dir=self.config.data_dir,
-            durability=self.config.durability,
+            durability="kafka" if self._cluster else self.config.durability,
             promise=PROMISE_OF_KAFKA if self._cluster else promise_of(self.config.durability),
         )
         self._notifier.ready(f"accepts clients on {', '.join(self._doors.urls)}")

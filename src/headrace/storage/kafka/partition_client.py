@@ -292,4 +292,6 @@ _OUT_OF_RANGE: Final = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_
 
 def _reason_of(error: KafkaError) -> str:
     """Return why a record was not appended, in the words that the owner knows."""
-    return TOO_LARGE if error.code() == KafkaError.MSG_SIZE_TOO_LARGE else str(error.str())
+    if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+        return TOO_LARGE
+    return f"Kafka has not taken a record: {error.str()}"
