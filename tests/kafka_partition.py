@@ -3,7 +3,11 @@ unless it is told not to."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from headrace.storage.kafka.mailbox import Hearer
+from headrace.storage.kafka.storage import KafkaSettings
 
 
 class FakePartition:
@@ -13,11 +17,25 @@ class FakePartition:
         self.values: list[bytes] = []
         self.start = 0
         self.answers = True
+        self.refuses = ""  # appends, with this error
+        self.before_reading: Callable[[], None] = lambda: None
         self.is_away = False
 
     def connect(self, hearer: Hearer) -> FakeClients:
         """Clients of one owner."""
         return FakeClients(self, hearer)
+
+
+class FakeShard(FakePartition):
+    """The journal's partition of a shard, with that of its snapshots beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.snapshots = FakePartition()
+
+    def settings(self, worker: str = "n0/0", topic: str = "topic", **more: Any) -> KafkaSettings:
+        """What a storage over it is told."""
+        return KafkaSettings(topic, 0, worker, self.connect, self.snapshots.connect, **more)
 
 
 class FakeClients:
@@ -34,6 +52,9 @@ class FakeClients:
         partition = self._partition
         if partition.is_away:
             return
+        if partition.refuses:
+            self._hearer.on_report(token, None, partition.refuses)
+            return
         partition.values.append(value)
         if partition.answers:
             self._hearer.on_report(token, len(partition.values) - 1, "")
@@ -44,6 +65,7 @@ class FakeClients:
     def read(self, reading: int, offset: int) -> None:
         partition = self._partition
         self.reading = reading
+        partition.before_reading()
         if partition.is_away:
             return
         if offset < partition.start:

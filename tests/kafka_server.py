@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from broker_process import free_port
-from headrace.storage.kafka.cluster_state import Replication
+from headrace.storage.kafka.cluster_state import ClusterState, Replication
 from headrace.storage.kafka.cluster_url import ClusterUrl
 from headrace_spark.base.jars import jars_folder
 
@@ -118,6 +118,12 @@ class KafkaServer:
         url = self.new_url()
         Topics(ClusterUrl.parse(url)).create(shards, Replication(1, 1))
         return url
+
+    def state_of(self, url: str) -> ClusterState:
+        """What the topics of a cluster are like now."""
+        from headrace.storage.kafka.topics import Topics
+
+        return Topics(ClusterUrl.parse(url)).state()
 
     def set_on_topic(self, topic: str, name: str, value: str) -> None:
         """Change a setting of a topic, as anybody may."""

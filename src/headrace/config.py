@@ -742,6 +742,9 @@ def _wrong_frames(frames: FramesConfig) -> Iterator[InvalidKey]:
             yield InvalidKey("frames.queue_topics", f"{topic_filter!r} is no topic filter")
 
 
+OF_EVERY_JOURNAL = ("snapshot_interval_bytes", "snapshot_interval_s")  # on disk and in Kafka
+
+
 def _wrong_cluster(config: Config) -> Iterator[InvalidKey]:
     if not config.cluster:
         if config.node:
@@ -756,7 +759,7 @@ def _wrong_cluster(config: Config) -> Iterator[InvalidKey]:
     if config.durability != "fsync":
         yield InvalidKey("durability", "in a cluster the topic's min.insync.replicas says it: leave it out")
     for name in JournalConfig.__struct_fields__:
-        if getattr(config.journal, name) != getattr(JournalConfig(), name):
+        if name not in OF_EVERY_JOURNAL and getattr(config.journal, name) != getattr(JournalConfig(), name):
             yield InvalidKey(
                 f"journal.{name}", "is of a journal on disk, and a cluster's lies in Kafka: leave it out"
             )

@@ -19,10 +19,10 @@ from headrace.journal.log import LogSettings
 from headrace.services.ticks import LoopScheduler
 from headrace.services.watchdog import Watchdog
 from headrace.storage.embedded.storage import EmbeddedSettings, EmbeddedStorage, Listening
-from headrace.storage.kafka.storage import KafkaSettings, KafkaStorage
+from headrace.storage.kafka.storage import KafkaStorage
 from headrace.storage.memory_storage import MemoryStorage
 from headrace.storage.port import Recovered, ShardStorage, StorageEvents
-from kafka_partition import FakePartition
+from kafka_partition import FakeShard
 
 DEADLINE_S = 10.0
 
@@ -59,12 +59,12 @@ class Partition(Place):
         self.path = path
         self.emptied = emptied
         self.owners = 0
-        self.partition = FakePartition()
+        self.partition = FakeShard()
 
     def open(self) -> ShardStorage:
         self.owners += 1
         folder = self.path / (str(self.owners) if self.emptied else "one")
-        return KafkaStorage(KafkaSettings("topic", 3, "w", self.partition.connect), folder, print)
+        return KafkaStorage(self.partition.settings("w"), folder, print)
 
 
 @pytest.fixture(params=["embedded", "memory", "kafka", "kafka-emptied"])

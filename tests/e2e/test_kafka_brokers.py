@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from e2e.wire import PUBACK
 from kafka_server import WITHIN_S, KafkaServer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
-Nodes = Callable[[str, str], BrokerProcess]
+Nodes = Callable[..., BrokerProcess]
 
 
 @pytest.fixture
@@ -26,11 +27,11 @@ def cluster(kafka: KafkaServer) -> str:
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    """Makes nodes of a cluster: `nodes(url, "n0")`."""
+    """Makes nodes of a cluster: `nodes(url, "n0")`, with settings if any."""
     made: list[BrokerProcess] = []
 
-    def make(url: str, node: str) -> BrokerProcess:
-        made.append(make_broker(tmp_path / node, {}, ["--cluster", url, "--node", node]))
+    def make(url: str, node: str, settings: dict[str, object] | None = None) -> BrokerProcess:
+        made.append(make_broker(tmp_path / node, settings, ["--cluster", url, "--node", node]))
         return made[-1]
 
     yield make
@@ -75,6 +76,30 @@ def test_kill_9_and_an_empty_data_directory_lose_nothing(cluster: str, nodes: No
     assert drained(broker, 120) == list(range(120))
     broker.stop()
     broker.start(WITHIN_S)
+
+
+def test_what_nobody_needs_goes_from_kafka_and_what_waits_for_a_session_stays(
+    kafka: KafkaServer, cluster: str, nodes: Nodes
+) -> None:
+    broker = nodes(cluster, "n0", {"journal.snapshot_interval_bytes": 4096}).start(WITHIN_S)
+    filled(broker, 1)
+    until = time.monotonic() + WITHIN_S
+    number = 0
+    while kafka.state_of(cluster).shards[0].start == 0:
+        assert time.monotonic() < until
+        assert drained(broker, 1) == [number]
+        with RawClient(broker.address, "p") as publisher:
+            publisher.connect()
+            for _ in range(10):
+                publisher.deliver("other", bytes(2000))
+            number += 1
+            publisher.deliver("t", b"%d" % number)
+    published(broker, number + 1, 5)
+    broker.kill()
+    shutil.rmtree(broker.data_dir)
+    broker.start(WITHIN_S)
+    assert "snapshot=None" not in broker.stderr.rpartition("recovered")[2]
+    assert drained(broker, 6) == list(range(number, number + 6))
 
 
 def test_what_makes_a_journal_on_disk_is_refused(tmp_path: Path) -> None:

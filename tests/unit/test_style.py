@@ -50,6 +50,11 @@ TESTED_TOGETHER = {
         "headrace/core/storing/windows.py",
     ],
     "tests/unit/storage/kafka/test_storage.py": ["headrace/storage/kafka/mailbox.py"],
+    "tests/unit/storage/kafka/test_storage.py": [
+        "headrace/storage/kafka/mailbox.py",
+        "headrace/storage/kafka/snapshot_place.py",
+        "headrace/storage/kafka/snapshot_topic.py",
+    ],
     "tests/e2e/test_kafka_brokers.py": ["headrace/storage/kafka/cluster.py"],
     "tests/e2e/test_kafka.py": [
         "headrace/storage/kafka/partition_client.py",

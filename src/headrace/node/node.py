@@ -128,11 +128,11 @@ class Node:
         with keys_named(config, "access"):  # whatever it raises, the journal is not open yet
             self._access = self._access_control()
         self._check_certificates()
+        self.watchdog = Watchdog()
         self._join_cluster()
         with keys_named(config, "data_dir"):
             self._claim_data(place if membership is None else membership.place)
         self.owners = self.place.owners()
-        self.watchdog = Watchdog()
         scheduler = LoopScheduler(self._loop, self.watchdog)
         self.worker = Worker(scheduler, self.clock, broker_settings(config), Homes(self.place.shards))
         scheduler.end_tick = self.worker.end_tick
@@ -248,9 +248,12 @@ class Node:
             return
         try:
             from headrace.storage.kafka.cluster import Cluster
+            from headrace.storage.kafka.storage import SnapshotIntervals
         except ModuleNotFoundError as error:
             raise InvalidKey("cluster", f"{error.name} is missing: pip install 'headrace[kafka]'") from error
-        self._cluster = Cluster.open(self.config.cluster, self.config.node)
+        journal = self.config.journal
+        intervals = SnapshotIntervals(journal.snapshot_interval_bytes, journal.snapshot_interval_s)
+        self._cluster = Cluster.open(self.config.cluster, self.config.node, intervals, self.watchdog)
         for line in self._cluster.warnings:
             log.warning("cluster", detail=line)
 

@@ -6,10 +6,10 @@ Used by `node` at start and by `headrace session`, which folds the journal of a 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 from headrace.core.homes import Homes
 from headrace.core.ports.journal import DAMAGED, GONE, OTHER_RECORD, Absent, PageReader
@@ -20,15 +20,25 @@ from headrace.core.state.state import Fold
 from headrace.journal.errors import CorruptBatch, CorruptFile, OffsetOutOfRange
 from headrace.journal.reader import JournalReader
 from headrace.journal.segment import Batch, split_records
-from headrace.journal.snapshot import SnapshotFile, newest_chain
+from headrace.journal.snapshot import newest_chain
 
 PROGRESS_RECORDS = 500_000
 REPLAYED_AT_ONCE = 500  # records in a slice, or a batch if that has more
 
 
+class Snapshot(Protocol):
+    """A whole snapshot: records from `position` on are to be replayed behind it."""
+
+    position: int
+    entry_count: int
+
+    def entries(self) -> Iterator[bytes]:
+        """Yield the entries in the order in which they were added. Raises CorruptFile, OSError."""
+
+
 def load(
     fold: Fold,
-    chain: list[SnapshotFile],
+    chain: Sequence[Snapshot],
     scan: Callable[[int], Iterable[Batch]],
     start_offset: int,
     report: Callable[[str], None],
@@ -55,7 +65,7 @@ def load(
 
 def loading(
     fold: Fold,
-    chain: list[SnapshotFile],
+    chain: Sequence[Snapshot],
     scan: Callable[[int], Iterable[Batch]],
     start_offset: int,
     report: Callable[[str], None],

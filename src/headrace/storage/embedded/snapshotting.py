@@ -13,6 +13,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from headrace.core.broker import Broker
 from headrace.core.commit import Barrier, GroupCommit
@@ -25,12 +26,51 @@ SHARE_OF_JOURNAL = 4
 FULL_SHARE_OF_JOURNAL = 16
 CHANGES_MAX = 32  # files behind a full one
 RETRY_S = 5.0  # after one that failed, at least; four times as long as it took
-
-
 STUCK_S = 5.0
 
 
-async def durable(commit: GroupCommit, log: SegmentedLog | None = None) -> None:
+class MayBeFull(Protocol):
+    """What appends go to, and may have to wait for. `full` says why they do, if they do."""
+
+    @property
+    def full(self) -> str: ...
+
+
+class Writer(Protocol):
+    """One snapshot that is being written. `size` is that of what was added, in bytes."""
+
+    @property
+    def size(self) -> int: ...
+
+    def add(self, entry: bytes) -> None:
+        """Add an entry."""
+
+    async def drain(self) -> None:
+        """Let others have a turn, and what was added go where it is kept. Raises OSError."""
+
+    async def commit(self, applied_offset: int) -> None:
+        """Make the snapshot durable: it is there from then on. `applied_offset` is the end of what any entry reflects.
+        Raises OSError, MemoryError."""
+
+    def abandon(self) -> None:
+        """Forget what was written."""
+
+
+class Place(MayBeFull, Protocol):
+    """The place in which the snapshots of one broker are kept."""
+
+    async def prepare(self) -> None:
+        """Do what comes before a snapshot's position is known. Raises OSError."""
+
+    def writer(self, position: int, parent: int | None) -> Writer:
+        """Begin a snapshot at `position`. `parent`: position of the one whose changes it is to have; None for a full
+        one. Raises OSError."""
+
+    async def release(self, needed: int, is_full: bool) -> None:
+        """Note that the snapshot is there, and that the broker needs the records from `needed` on. Raises OSError."""
+
+
+async def durable(commit: GroupCommit, log: MayBeFull | None = None) -> None:
     """Wait until everything done so far is durable. Raises OSError when the journal has failed, or when it is `log` and
     has been waiting for space for STUCK_S: whoever makes space must not wait for it."""
     barrier = Barrier()
@@ -52,13 +92,52 @@ def followed(broker: Broker) -> int:
     return broker.fold.streams.floor(broker.neighbours.others)
 
 
+class FolderWriter:
+    """A snapshot in a file."""
+
+    def __init__(self, writer: SnapshotWriter) -> None:
+        self._writer = writer
+        self.add = writer.add
+        self.abandon = writer.abandon
+
+    @property
+    def size(self) -> int:
+        return self._writer.size
+
+    async def drain(self) -> None:
+        await asyncio.sleep(0)
+
+    async def commit(self, applied_offset: int) -> None:
+        await asyncio.to_thread(self._writer.commit, applied_offset)
+
+
+class Folder:
+    """The directory of a segmented log, where its snapshots are files."""
+
+    def __init__(self, log: SegmentedLog) -> None:
+        self._log = log
+
+    @property
+    def full(self) -> str:
+        return self._log.full
+
+    async def prepare(self) -> None:
+        """Return at once: a file says itself where it stands."""
+
+    def writer(self, position: int, parent: int | None) -> Writer:
+        return FolderWriter(SnapshotWriter(self._log.directory, position, parent=parent))
+
+    async def release(self, needed: int, is_full: bool) -> None:
+        self._log.set_floor(needed)
+
+
 class Snapshotting:
     """Takes the snapshots of a broker, one at a time."""
 
     def __init__(
         self,
         broker: Broker,
-        log: SegmentedLog,
+        place: Place,
         interval_bytes: int,
         interval_s: float,
         watchdog: Watchdog,
@@ -69,7 +148,7 @@ class Snapshotting:
         self._broker = broker
         self._fold = broker.fold
         self._commit = broker.commit
-        self._log = log
+        self._place = place
         self._interval_bytes = interval_bytes
         self._interval_s = interval_s
         self._must_be_full = True  # nothing that this process wrote is there, or the last one was given up
@@ -112,37 +191,37 @@ class Snapshotting:
         is_full = full or self._must_be_full or self._changes >= CHANGES_MAX or self._full_is_cheap()
         if not is_full and self._commit.high_watermark == self._position:
             return
+        await self._place.prepare()
         self._must_be_full = True  # until it is there: what the walk notes as written is nowhere else
         walk = SnapshotPass(self._fold, self._commit, is_full)
-        writer = SnapshotWriter(
-            self._log.directory, walk.position, parent=None if is_full else self._position
-        )
+        writer = self._place.writer(walk.position, None if is_full else self._position)
         await self._write(walk, writer)
-        self._note(writer, is_full)
-        self._log.set_floor(min(walk.position, walk.lowest_offset, followed(self._broker)))
+        self._note(walk.position, writer.size, is_full)
+        needed = min(walk.position, walk.lowest_offset, followed(self._broker))
+        await self._place.release(needed, is_full)
 
-    async def _write(self, walk: SnapshotPass, writer: SnapshotWriter) -> None:
+    async def _write(self, walk: SnapshotPass, writer: Writer) -> None:
         try:
             for entries in self._watchdog.steps("snapshot", walk.slices()):
                 for entry in entries:
                     writer.add(entry)
-                await asyncio.sleep(0)
+                await writer.drain()
             # Sessions are written as they are, also what is on its way to the journal.
-            await durable(self._commit, self._log)
+            await durable(self._commit, self._place)
         except BaseException:
             writer.abandon()
             raise
         try:
-            await asyncio.to_thread(writer.commit, self._commit.high_watermark)
+            await writer.commit(self._commit.high_watermark)
         except (OSError, MemoryError):
             writer.abandon()
             raise
 
-    def _note(self, writer: SnapshotWriter, is_full: bool) -> None:
+    def _note(self, position: int, size: int, is_full: bool) -> None:
         self._must_be_full = False
-        self._position = writer.position
-        self._size = writer.size
+        self._position = position
+        self._size = size
         if is_full:
-            self._full_size, self._full_at_bytes, self._changes = writer.size, self._at_bytes, 0
+            self._full_size, self._full_at_bytes, self._changes = size, self._at_bytes, 0
         else:
             self._changes += 1

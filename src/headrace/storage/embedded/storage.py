@@ -24,7 +24,7 @@ from headrace.services.watchdog import Watchdog
 from headrace.sockets.poller import Poller
 from headrace.storage.embedded.local import LocalJournal
 from headrace.storage.embedded.recovery import load, loading
-from headrace.storage.embedded.snapshotting import Snapshotting
+from headrace.storage.embedded.snapshotting import Folder, Snapshotting
 from headrace.storage.embedded.upkeep import Upkeep
 from headrace.storage.port import Recovered, StorageEvents
 from headrace.syscalls import Syncer
@@ -111,7 +111,7 @@ class EmbeddedStorage:
         fold.epochs = joined(fold.epochs, self.log.epochs(), self.log.start_offset)
         settings, watchdog = self._settings, self._listening.watchdog
         snapshots = Snapshotting(
-            broker, self.log, settings.snapshot_interval_bytes, settings.snapshot_interval_s, watchdog
+            broker, Folder(self.log), settings.snapshot_interval_bytes, settings.snapshot_interval_s, watchdog
         )
         self._upkeep = Upkeep(broker, self.log, snapshots, watchdog)
         name = JournalName(self.log.uuid, fold.epochs, fold.origin)

@@ -104,7 +104,7 @@ class Cache:
     def __init__(self, directory: Path, uuid: bytes, disk: Disk = DISK, boot: bytes | None = None) -> None:
         """Open the cache of the journal with these 16 bytes as its name; throw away what cannot be used.
         Raises OSError."""
-        self._directory = directory
+        self.directory = directory
         self._uuid = uuid
         self._seed = seed_of(uuid)
         self._disk = disk
@@ -131,10 +131,10 @@ class Cache:
     def _open(self) -> bool:
         """Read what there is. Returns False where it is of no use."""
         names = [
-            name for name in self._disk.names(self._directory) if base_offset_of(name, SUFFIX) is not None
+            name for name in self._disk.names(self.directory) if base_offset_of(name, SUFFIX) is not None
         ]
         for name in names:
-            file = self._opened(self._directory / name)
+            file = self._opened(self.directory / name)
             if file is None or (self._files and file.base_offset != self.next_offset):
                 return False
             if file.end_offset > file.base_offset:
@@ -219,7 +219,7 @@ class Cache:
         self.standing = standing
 
     def _begin(self, base_offset: int) -> None:
-        path = self._directory / file_name(base_offset, SUFFIX)
+        path = self.directory / file_name(base_offset, SUFFIX)
         rest = _FILE_REST.pack(VERSION, self._uuid, self._boot, base_offset)
         fd = self._disk.create(path)
         try:
@@ -236,9 +236,9 @@ class Cache:
         self._let_go()
         self._files = []
         self.standing = None
-        for name in self._disk.names(self._directory):
+        for name in self._disk.names(self.directory):
             if name.endswith(SUFFIX):
-                self._disk.unlink(self._directory / name)
+                self._disk.unlink(self.directory / name)
 
     def drop_below(self, offset: int) -> None:
         """Remove the files that hold nothing from `offset` on; the newest stays. Raises OSError."""

@@ -13,14 +13,17 @@ kind 7, MANIFEST, behind the last piece:
     16  16  that of the one whose changes these are; zeros: it is a full one
     32   8  position: records from this offset on must be applied behind it
     40   8  applied offset: no entry reflects a record at or above it
-    48   8  Kafka offset of the MARK at the position, in the journal's partition, which was confirmed before
+    48   8  Kafka offset of the newest MARK at or before the position, in the journal's partition, confirmed before
     56   8  time of creation, microseconds since 1970
     64   8  count of entries
     72   4  count of pieces
     76   4  crc32 of the pieces, without their names
     80   4  count of what follows
-    84      index: offset of a record and Kafka offset of its batch, 8 bytes each, for about each MiB of the journal
+    84      index: the record offset that comes next at a MARK and the Kafka offset of it, 8 bytes each, ascending: MARKs
+            that were confirmed, from the one on that the journal's partition was deleted up to; 0 and 0 where nothing was
 
+The index is where a reader begins who wants what queues refer to, and not only what is behind the position: whatever is
+deleted meanwhile is deleted up to one of them.
 A manifest is written once everything in its snapshot is confirmed. So a snapshot stays true whoever owns the shard by
 then: one that an owner finishes late, when another has the shard, only lies further back. Of two chains the one that
 reaches further is the newer one, wherever it stands.
@@ -28,7 +31,7 @@ reaches further is the newer one, wherever it stands.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -44,13 +47,13 @@ CHAINS_KEPT: Final = 2
 FULL: Final = bytes(NAME_SIZE)
 _MANIFEST: Final = Struct("<16s16sQQqQQIII")
 _PAIR: Final = Struct("<QQ")
-_LENGTH: Final = Struct("<I")
+LENGTH: Final = Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """What is known of a whole snapshot. `parent` is the name of the snapshot whose changes these are, `FULL` if it is
-    none of changes; `index` has pairs of record offset and Kafka offset, ascending."""
+    none of changes; `index` has pairs of the next record offset at a MARK and its Kafka offset, ascending."""
 
     name: bytes
     parent: bytes
@@ -113,7 +116,7 @@ def pieces_of(entries: Iterable[bytes], bytes_max: int = PIECE_BYTES) -> Iterato
     """Yield what the pieces of a snapshot with these entries hold, none of them more than `bytes_max`."""
     waiting = bytearray()
     for entry in entries:
-        waiting += _LENGTH.pack(len(entry))
+        waiting += LENGTH.pack(len(entry))
         waiting += entry
         while len(waiting) >= bytes_max:
             yield bytes(waiting[:bytes_max])
@@ -128,11 +131,11 @@ def entries_in(pieces: Iterable[bytes]) -> Iterator[bytes]:
     for piece in pieces:
         waiting += piece
         at = 0
-        while at + _LENGTH.size <= len(waiting):
-            end = at + _LENGTH.size + _LENGTH.unpack_from(waiting, at)[0]
+        while at + LENGTH.size <= len(waiting):
+            end = at + LENGTH.size + LENGTH.unpack_from(waiting, at)[0]
             if end > len(waiting):
                 break
-            yield bytes(waiting[at + _LENGTH.size : end])
+            yield bytes(waiting[at + LENGTH.size : end])
             at = end
         del waiting[:at]
     if waiting:
@@ -148,12 +151,18 @@ class _Begun:
     crc: int = 0
 
 
+def _kept_nowhere(name: bytes, data: bytes) -> None:
+    """Keep nothing: nobody wants the pieces."""
+
+
 class ChainFold:
     """The fold of a partition of snapshots: which of them are whole. It looks at each record once, and keeps no piece."""
 
-    def __init__(self, uuid: bytes) -> None:
-        """Begin at the oldest record of the partition, with snapshots of the journal of these 16 bytes."""
+    def __init__(self, uuid: bytes, keep: Callable[[bytes, bytes], None] = _kept_nowhere) -> None:
+        """Begin at the oldest record of the partition, with snapshots of the journal of these 16 bytes. `keep` is given
+        the name of a snapshot and what its next piece holds, for each piece in its order."""
         self._seed = seed_of(uuid)
+        self._keep = keep
         self._begun: dict[bytes, _Begun] = {}
         self.whole: dict[bytes, Whole] = {}
 
@@ -176,6 +185,7 @@ class ChainFold:
         ):  # another one is a repeat, or one before it is missing, which the manifest shows
             begun.pieces += 1
             begun.crc = crc32(content[NAME_SIZE:], begun.crc)
+            self._keep(name, content[NAME_SIZE:])
 
     def _manifest(self, offset: int, content: bytes) -> Whole | None:
         manifest = manifest_of(content)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from headrace.errors import ConfigError, HeadraceError
 from headrace.journal.reader import DIRECTORY as JOURNAL
+from headrace.services.watchdog import Watchdog
 from headrace.storage.kafka.cluster_state import ClusterState
 from headrace.storage.kafka.cluster_url import ClusterUrl
 from headrace.storage.kafka.mailbox import Hearer
 from headrace.storage.kafka.partition_client import PartitionClient
-from headrace.storage.kafka.storage import KafkaSettings, KafkaStorage, ShardElsewhere
+from headrace.storage.kafka.storage import KafkaSettings, KafkaStorage, ShardElsewhere, SnapshotIntervals
 from headrace.storage.kafka.topics import Topics
 
 
@@ -31,8 +33,17 @@ class Cluster:
     """The topics of a cluster, as they were when the node started. `warnings` has a line for what is not as it should be,
     and may be by and by."""
 
-    def __init__(self, url: ClusterUrl, node: str, state: ClusterState) -> None:
+    def __init__(
+        self,
+        url: ClusterUrl,
+        node: str,
+        state: ClusterState,
+        intervals: SnapshotIntervals,
+        watchdog: Watchdog,
+    ) -> None:
         """Join with a `state` that is safe. `node` is what the node is called, "": what its machine is."""
+        self._intervals = intervals
+        self._watchdog = watchdog
         self._url = url
         self._node = node or socket.gethostname()
         self._topic_id = state.topic_id
@@ -41,14 +52,14 @@ class Cluster:
         self.warnings = state.problems
 
     @classmethod
-    def open(cls, text: str, node: str) -> Cluster:
-        """Ask Kafka for the cluster at an address, and refuse one whose journals may lose something. Raises
-        BadClusterUrl, KafkaUnusable, UnsafeTopics."""
+    def open(cls, text: str, node: str, intervals: SnapshotIntervals, watchdog: Watchdog) -> Cluster:
+        """Ask Kafka for the cluster at an address, and refuse one whose journals may lose something. `intervals`: when
+        snapshots of its shards are due. Raises BadClusterUrl, KafkaUnusable, UnsafeTopics."""
         url = ClusterUrl.parse(text)
         state = Topics(url).state()
         if state.unsafe:
             raise UnsafeTopics(f"{'; '.join(state.unsafe)}: put that back, then start again")
-        return cls(url, node, state)
+        return cls(url, node, state, intervals, watchdog)
 
     def storage(self, shard: int, directory: Path, report: Callable[[str], None]) -> KafkaStorage:
         """Open the storage of a shard, with its cache in `directory`. `report` hears lines for the log. A shard that
@@ -64,9 +75,17 @@ class Cluster:
                 "directory"
             )
 
-        def connect(hearer: Hearer) -> PartitionClient:
-            return PartitionClient(self._url.bootstrap, self._url.journal, shard, hearer)
+        def connect(topic: str, hearer: Hearer) -> PartitionClient:
+            return PartitionClient(self._url.bootstrap, topic, shard, hearer)
 
-        settings = KafkaSettings(self._topic_id, shard, f"{self._node}/0", connect)
+        settings = KafkaSettings(
+            self._topic_id,
+            shard,
+            f"{self._node}/0",
+            partial(connect, self._url.journal),
+            partial(connect, self._url.snapshots),
+            self._intervals,
+            self._watchdog,
+        )
         storage = self._opened[shard] = KafkaStorage(settings, directory, report)
         return storage

@@ -34,6 +34,22 @@ class Hearer(Protocol):
         """Hear a line for the log: something failed that is tried again, or may as well not be."""
 
 
+class Clients(Protocol):
+    """What is used of `partition_client.PartitionClient`."""
+
+    def append(self, token: int, value: bytes) -> None: ...
+
+    def purge(self) -> None: ...
+
+    def read(self, reading: int, offset: int) -> None: ...
+
+    def taken(self) -> None: ...
+
+    def delete(self, offset: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Mailbox:
     """A `Hearer` that keeps what it hears until `told`, another one, takes it. It may hear on any thread; all else runs
     on that of the shard."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID
 
 from headrace.core.broker import Broker
@@ -22,14 +22,16 @@ from headrace.core.ports.journal import JournalPort
 from headrace.core.records.message_id import JournalName
 from headrace.journal.disk import DISK
 from headrace.journal.epochs import joined
-from headrace.journal.errors import JournalError, OffsetOutOfRange
+from headrace.journal.errors import CorruptFile, JournalError, OffsetOutOfRange
 from headrace.journal.lock import lock_data_dir
 from headrace.journal.segment import Batch, pack_batch_header, seed_of
 from headrace.services.journal_metrics import JournalFigures
 from headrace.services.metrics import Reads
+from headrace.services.watchdog import Watchdog
 from headrace.sockets.poller import Poller
 from headrace.storage.embedded.local import LocalJournal
 from headrace.storage.embedded.recovery import load, loading
+from headrace.storage.embedded.snapshotting import Snapshotting
 from headrace.storage.kafka.actions import (
     Action,
     Append,
@@ -48,14 +50,19 @@ from headrace.storage.kafka.actions import (
 )
 from headrace.storage.kafka.cache import DIRECTORY, Cache
 from headrace.storage.kafka.cluster_state import RECORD_BYTES_MAX
-from headrace.storage.kafka.entry import BatchEntry
-from headrace.storage.kafka.envelope import BITS
+from headrace.storage.kafka.entry import BatchEntry, Entry, MarkEntry
+from headrace.storage.kafka.envelope import BITS, Epoch
 from headrace.storage.kafka.log_fold import LogFold
-from headrace.storage.kafka.mailbox import Hearer, Mailbox, Records
+from headrace.storage.kafka.mailbox import Clients, Hearer, Mailbox, Records
 from headrace.storage.kafka.owner import Owner
+from headrace.storage.kafka.snapshot_place import BEGINNING, KafkaPlace, Marks
+from headrace.storage.kafka.snapshot_topic import LoadedSnapshot, SnapshotTopic
 from headrace.storage.port import Recovered, StorageEvents
 
 TICK_S: Final = 0.1
+MIB: Final = 1 << 20
+MARK_BYTES: Final = 64 * MIB  # of the journal from one MARK to the next, at most: up to one it is deleted
+CONFIRMED_WITHIN_S: Final = 30.0
 START_WITHIN_S: Final = 60.0  # without anything heard of Kafka a start fails; a service manager tries again
 OVERHEAD_BYTES: Final = 64 << 10  # of a record beside its value, and of a copy beside its message
 ROOM_BYTES: Final = (
@@ -77,31 +84,27 @@ class KafkaSilent(JournalError):
     retry_helps = True
 
 
-class Clients(Protocol):
-    """What is used of `partition_client.PartitionClient`."""
+@dataclass(frozen=True, slots=True)
+class SnapshotIntervals:
+    """When a snapshot is due: after so many bytes of records, or so many seconds."""
 
-    def append(self, token: int, value: bytes) -> None: ...
-
-    def purge(self) -> None: ...
-
-    def read(self, reading: int, offset: int) -> None: ...
-
-    def taken(self) -> None: ...
-
-    def delete(self, offset: int) -> None: ...
-
-    def close(self) -> None: ...
+    records_bytes: int = 64 * MIB
+    seconds: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
     """What a shard's storage is told: the id of the topic and its partition, which name the journal; what the worker is
-    called in the partition; and how clients are made that tell a hearer."""
+    called in the partition; how clients are made that tell a hearer, of the journal's partition and of that of
+    snapshots; when a snapshot is due, and who watches what is done in slices."""
 
     topic_id: str
     partition: int
     worker: str
     connect: Callable[[Hearer], Clients]
+    connect_snapshots: Callable[[Hearer], Clients]
+    intervals: SnapshotIntervals = SnapshotIntervals()
+    watchdog: Watchdog = field(default_factory=Watchdog)
 
 
 def uuid_of(topic_id: str, partition: int) -> bytes:
@@ -179,7 +182,9 @@ class KafkaStorage:
         self._timer: asyncio.TimerHandle | None = None
         self._mailbox = Mailbox(self)
         self._clients = settings.connect(self._mailbox)
-        self._owner = self._new_owner()
+        self._prepare_snapshots()
+        self.away = ""
+        self._owner = self._new_owner(LogFold(self._uuid))
         self._is_acting = False
         self._is_owned = False
         self._ended: JournalError | None = None  # why the owner's machine has
@@ -192,6 +197,21 @@ class KafkaStorage:
         except BaseException:
             self.close()
             raise
+
+    def _prepare_snapshots(self) -> None:
+        """Begin to know of snapshots, with none."""
+        directory, connect = self._cache.directory, self._settings.connect_snapshots
+        self._snapshot_topic = SnapshotTopic(self._uuid, directory, connect, self._report, self._clock)
+        self._start = 0  # the partition is known to begin there, at least
+        self._chain: list[LoadedSnapshot] = []
+        self._marks: Marks = [BEGINNING]
+        self._sought: tuple[int, int] | None = None  # a reading, and the MARK that it begins with
+        self._numbered_to = 0  # of readings, those of all owners
+        self._place = KafkaPlace(self, self._snapshot_topic, self._marks)
+        self._snapshotting: Snapshotting | None = None
+        self._broker: Broker | None = None
+        self._marked_bytes = 0
+        self._confirming: tuple[Entry, asyncio.Future[int]] | None = None
 
     def _ways_of_actions(self) -> dict[type[Action], Callable[[Action], None]]:
         """Return what is done for each kind of action."""
@@ -226,17 +246,48 @@ class KafkaStorage:
     # Start
 
     def recover(self, broker: Broker, report: Callable[[str], None]) -> Recovered:
-        return self._found(broker, load(broker.fold, [], self._cache.scan, self._cache.start_offset, report))
-
-    def recovering(self, broker: Broker, report: Callable[[str], None]) -> Generator[None, None, Recovered]:
-        cache = self._cache
-        replayed = yield from loading(broker.fold, [], cache.scan, cache.start_offset, report)
+        self._check_reach()
+        replayed = load(broker.fold, self._chain, self._scan, self._cache.start_offset, report)
         return self._found(broker, replayed)
 
+    def recovering(self, broker: Broker, report: Callable[[str], None]) -> Generator[None, None, Recovered]:
+        self._check_reach()
+        start = self._cache.start_offset
+        replayed = yield from loading(broker.fold, self._chain, self._scan, start, report)
+        return self._found(broker, replayed)
+
+    def _check_reach(self) -> None:
+        """Refuse a journal that ends before a snapshot that was taken of it."""
+        reach = max((one.manifest.applied for one in self._chain), default=0)
+        if reach > self.high_watermark:
+            raise KafkaLost(
+                f"{self._name}: a snapshot has the records up to {reach}, and the journal ends at {self.high_watermark}"
+            )
+
+    def _scan(self, position: int) -> Iterable[Batch]:
+        """Return the batches from a record offset on; none where it is the end."""
+        return self._cache.scan(position) if position < self._cache.next_offset else ()
+
     def _found(self, broker: Broker, replayed: int) -> Recovered:
-        fold = broker.fold
+        fold, settings = broker.fold, self._settings
         fold.epochs = joined(fold.epochs, [(0, 0)], 0)
-        return Recovered(JournalName(self.uuid, fold.epochs, fold.origin), None, replayed)
+        self._broker = broker
+        self._snapshotting = Snapshotting(
+            broker,
+            self._place,
+            settings.intervals.records_bytes,
+            settings.intervals.seconds,
+            settings.watchdog,
+            self._clock,
+        )
+        position = self._chain[-1].position if self._chain else None
+        self._chain = []
+        self._snapshot_topic.forget()
+        return Recovered(JournalName(self.uuid, fold.epochs, fold.origin), position, replayed)
+
+    @property
+    def _name(self) -> str:
+        return f"partition {self._settings.partition}"
 
     def _own(self) -> None:
         """Read to the end, and own the shard. Raises JournalError, OSError."""
@@ -250,43 +301,80 @@ class KafkaStorage:
             elif self._ended is not None:
                 raise self._ended
             elif self._clock() - self._heard_at > START_WITHIN_S:
-                raise KafkaSilent(
-                    f"partition {self._settings.partition}: Kafka has given no answer for {START_WITHIN_S:.0f} s"
-                )
+                raise self._silent()
         self._log.next_offset = self._log.high_watermark = self._owner.fold.next_offset
 
-    def _new_owner(self, numbered_from: int = 0) -> Owner:
-        """Return an owner that goes on from what the cache has. What Kafka says of numbers up to `numbered_from` is said
-        to an earlier one."""
-        fold = LogFold(self._uuid)
+    def _silent(self) -> KafkaSilent:
+        return KafkaSilent(f"{self._name}: Kafka has given no answer for {START_WITHIN_S:.0f} s")
+
+    def _begin(self) -> None:
+        """Begin to read: from what the cache has; else from the oldest place that the newest snapshot knows; else from
+        the beginning. Raises KafkaLost, KafkaSilent."""
+        if not self._snapshot_topic.read(START_WITHIN_S):
+            raise self._silent()
+        self._heard_at = self._clock()
+        self._chain = self._snapshot_topic.newest(self._start)
+        self._marks[:] = self._chain[-1].manifest.index if self._chain else [BEGINNING]
         if self._cache.standing is not None:
+            fold = LogFold(self._uuid)
             fold.begin_behind(self._cache.standing)
+            self._read_on(fold)
+            return
+        kept = [pair for pair in self._marks if pair[1] >= self._start]
+        if not kept:
+            raise KafkaLost(
+                f"{self._name}: its oldest records are deleted, up to Kafka offset {self._start}, and no snapshot says "
+                "what they were"
+            )
+        if kept[0] == BEGINNING:
+            self._read_on(LogFold(self._uuid))
+        else:
+            self._numbered_to = max(self._numbered_to, self._owner.numbered_to) + 1
+            self._sought = self._numbered_to, kept[0][1]
+            self._clients.read(*self._sought)
+
+    def _read_on(self, fold: LogFold) -> None:
+        """Go on from where a fold stands, to own then."""
+        self._numbered_to = max(self._numbered_to, self._owner.numbered_to)
+        self._sought = None
+        self._owner = self._new_owner(fold, self._numbered_to)
+        self._owner.own(self._clock())
+        self._act()
+
+    def _begin_anew(self) -> None:
+        """Read everything from Kafka: what the fold was to go on from is deleted there, or another journal's."""
+        self._is_stale, self._ended = False, None
+        if self._cache.standing is not None:
+            self._report("the cache is of no use any more: everything is read from Kafka")
+        self._cache.clear()
+        self._begin()
+
+    def _on_sought(self, reading: int, records: Records) -> None:
+        """Take the MARK to begin with, if it is in what was read."""
+        assert self._sought is not None, "asked before"
+        wanted, mark = self._sought
+        value = dict(records).get(mark)
+        if reading == wanted and value is not None:
+            fold = LogFold(self._uuid)
+            try:
+                fold.begin_at_mark(mark, value)
+            except CorruptFile as error:
+                raise KafkaLost(f"{self._name}: {error}") from error
+            self._read_on(fold)
+
+    def _new_owner(self, fold: LogFold, numbered_from: int = 0) -> Owner:
+        """Return an owner that goes on from where a fold stands. What Kafka says of numbers up to `numbered_from` is said
+        to an earlier one."""
         bytes_max = RECORD_BYTES_MAX - OVERHEAD_BYTES
         return Owner(
             fold, self._settings.worker, lambda: os.urandom(BITS), bytes_max, numbered_from=numbered_from
         )
 
-    def _begin(self) -> None:
-        self._heard_at = self._clock()
-        self._owner.own(self._clock())
-        self._act()
-
-    def _begin_anew(self) -> None:
-        """Read everything from Kafka: what the cache was to go on from is deleted there, or another journal's."""
-        self._is_stale, self._ended = False, None
-        if self._cache.standing is None:
-            raise KafkaLost(
-                f"partition {self._settings.partition}: its oldest records are deleted, and nothing says what they were"
-            )
-        self._report("the cache is of no use any more: everything is read from Kafka")
-        self._cache.clear()
-        self._owner = self._new_owner(self._owner.numbered_to)
-        self._begin()
-
     def start(self, events: StorageEvents, poller: Poller | None) -> int:
         self._events = events
         loop = asyncio.get_running_loop()
         self._mailbox.attach(loop)
+        self._snapshot_topic.attach(loop)
         self._timer = loop.call_later(TICK_S, self._tick)
         return self._owner.since.offset
 
@@ -298,22 +386,49 @@ class KafkaStorage:
     # What keeps it small
 
     async def keep_small(self) -> None:
-        """Return at once: the partition keeps everything."""
+        assert self._snapshotting is not None, "recovered"
+        assert self._broker is not None, "recovered"
+        if self.away:
+            return
+        if self._snapshotting.due():
+            await self._snapshotting.take()
+        elif self._broker.commit.bytes - self._marked_bytes >= MARK_BYTES:
+            self._append(self._place.mark_entry())
 
     async def snapshot(self) -> None:
-        """Return at once: a start replays everything, from the cache as far as that goes."""
+        assert self._snapshotting is not None, "recovered"
+        await self._snapshotting.take()
+
+    @property
+    def epoch(self) -> Epoch:
+        """Return the epoch under which the shard is owned."""
+        return self._owner.epoch
+
+    async def confirmed(self, entry: Entry) -> int:
+        """Append an entry, and return its Kafka offset once it is confirmed. Raises OSError; it may be confirmed later
+        all the same. One call at a time."""
+        future = asyncio.get_running_loop().create_future()
+        self._confirming = entry, future
+        self._append(entry)
+        return await asyncio.wait_for(future, CONFIRMED_WITHIN_S)
+
+    def drop_below(self, offset: int) -> None:
+        """Remove from the cache what lies before a record offset."""
+        self._cache.drop_below(offset)
 
     def unwatch(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._events = None
+        self._settle(OSError("the shard is given up"))
         self._owner.give_up()
         self._owner.take_actions()
 
     def close(self) -> None:
         self.unwatch()
         self._clients.close()
+        self._snapshot_topic.close()
         self._cache.close()
         if self._lock_fd >= 0:
             DISK.close(self._lock_fd)
@@ -329,6 +444,9 @@ class KafkaStorage:
     def on_records(self, reading: int, records: Records) -> None:
         self._heard(True)
         try:
+            if self._sought is not None:
+                self._on_sought(reading, records)
+                return
             for offset, value in records:
                 self._owner.on_record(reading, offset, value, self._clock())
                 self._act()  # at once: what is done with a batch asks where the fold stands behind it
@@ -336,10 +454,15 @@ class KafkaStorage:
             self._clients.taken()
 
     def on_end(self, reading: int, end: int) -> None:
+        if self._sought is not None and reading == self._sought[0]:
+            raise KafkaLost(f"{self._name}: it ends at Kafka offset {end}, before a MARK that was confirmed")
         self._owner.on_end(reading, end, self._clock())
         self._act()
 
     def on_missing(self, reading: int, start: int) -> None:
+        self._start = max(self._start, start)
+        if self._sought is not None and reading == self._sought[0]:
+            self._is_stale = True
         self._owner.on_missing(reading, start)
         self._act()
 
@@ -352,7 +475,7 @@ class KafkaStorage:
 
     # What the owner wants done
 
-    def _append(self, entry: BatchEntry) -> None:
+    def _append(self, entry: Entry) -> None:
         self._owner.append(entry, self._clock())
         self._act()
 
@@ -393,8 +516,15 @@ class KafkaStorage:
     def _do_confirmed(self, action: Action) -> None:
         assert isinstance(action, Confirmed)
         entry = action.entry
-        if not isinstance(entry, BatchEntry):
-            return
+        if isinstance(entry, BatchEntry):
+            self._batch_is_confirmed(entry)
+        elif isinstance(entry, MarkEntry):
+            self._marks.append((self._owner.fold.next_offset, action.offset))
+            self._marked_bytes = 0 if self._broker is None else self._broker.commit.bytes
+        if self._confirming is not None and self._confirming[0] is entry:
+            self._settle(action.offset)
+
+    def _batch_is_confirmed(self, entry: BatchEntry) -> None:
         try:
             self._cache.append(entry.data, self._owner.fold.standing)
         except OSError as error:
@@ -404,41 +534,48 @@ class KafkaStorage:
         if self._events is not None:
             self._events.durable(entry.end_offset)
 
+    def _settle(self, outcome: int | OSError) -> None:
+        """Tell whoever waits for an entry what became of it."""
+        if self._confirming is None or self._confirming[1].done():
+            return
+        if isinstance(outcome, int):
+            self._confirming[1].set_result(outcome)
+        else:
+            self._confirming[1].set_exception(outcome)
+
     def _do_away(self, action: Action) -> None:
         assert isinstance(action, Away)
+        self.away = action.reason
         if self._events is not None:
             self._events.full(action.reason, False)
         else:
             self._report(action.reason)
 
     def _do_back(self, action: Action) -> None:
+        self.away = ""
         if self._events is not None:
             self._events.full("", False)
 
     def _do_replaced(self, action: Action) -> None:
         assert isinstance(action, Replaced)
         self.is_elsewhere = self._is_owned
-        self._fail(
-            ShardElsewhere(
-                f"partition {self._settings.partition}: {action.worker or 'another worker'} owns it"
-            )
-        )
+        self._fail(ShardElsewhere(f"{self._name}: {action.worker or 'another worker'} owns it"))
 
     def _do_stale(self, action: Action) -> None:
         assert isinstance(action, Stale)
         self.is_elsewhere = self._is_owned
         if self._is_owned:
-            where = f"partition {self._settings.partition}"
-            self._fail(ShardElsewhere(f"{where}: {action.reason}: others have owned it"))
+            self._fail(ShardElsewhere(f"{self._name}: {action.reason}: others have owned it"))
         self._is_stale = True
 
     def _do_lost(self, action: Action) -> None:
         assert isinstance(action, Lost)
-        self._fail(KafkaLost(f"partition {self._settings.partition}: {action.reason}"))
+        self._fail(KafkaLost(f"{self._name}: {action.reason}"))
 
     def _fail(self, error: JournalError | OSError) -> None:
         """Tell, once and last, that nothing can be made durable any more."""
         if self._ended is None:
             self._ended = error if isinstance(error, JournalError) else JournalError(str(error))
+            self._settle(OSError(str(error)))
             if self._events is not None:
                 self._events.failed(error)

@@ -21,6 +21,7 @@ from headrace.storage.embedded.snapshotting import (
     CHANGES_MAX,
     FULL_SHARE_OF_JOURNAL,
     RETRY_S,
+    Folder,
     Snapshotting,
     durable,
 )
@@ -38,7 +39,7 @@ class Running:
             0, LocalJournal(self.log, OffsetOutOfRange)
         )
         self.now = 0.0
-        self.snapshots = Snapshotting(self.broker, self.log, 1000, 3600, Watchdog(), lambda: self.now)
+        self.snapshots = Snapshotting(self.broker, Folder(self.log), 1000, 3600, Watchdog(), lambda: self.now)
 
     def start(self) -> None:
         """Within the loop."""

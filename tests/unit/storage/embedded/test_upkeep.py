@@ -29,7 +29,7 @@ from headrace.journal.errors import LENT, OffsetOutOfRange
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.services.watchdog import Watchdog
 from headrace.storage.embedded.local import LocalJournal
-from headrace.storage.embedded.snapshotting import Snapshotting, durable
+from headrace.storage.embedded.snapshotting import Folder, Snapshotting, durable
 from headrace.storage.embedded.upkeep import Upkeep
 from headrace.storage.memory import ManualScheduler
 
@@ -91,7 +91,7 @@ class Running:
         self.said: list[str] = []  # of the disk
         if followed:
             self.broker.join(journal, Routes(), StreamSettings())
-        snapshots = Snapshotting(self.broker, self.log, 1 << 40, 3600, Watchdog())
+        snapshots = Snapshotting(self.broker, Folder(self.log), 1 << 40, 3600, Watchdog())
         self.upkeep = Upkeep(self.broker, self.log, snapshots, Watchdog())
 
     def start(self) -> None:

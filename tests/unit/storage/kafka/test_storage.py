@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -13,8 +14,10 @@ import pytest
 from harness import message
 from headrace.core.homes import Homes
 from headrace.core.ports.clock import Clock
+from headrace.core.ports.journal import GONE
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
+from headrace.core.records.record import FLAG_RETAIN
 from headrace.core.worker import Worker
 from headrace.journal.errors import JournalLocked
 from headrace.journal.segment import seed_of
@@ -25,14 +28,13 @@ from headrace.storage.kafka.cache import DIRECTORY
 from headrace.storage.kafka.envelope import pack_owned
 from headrace.storage.kafka.storage import (
     KafkaLost,
-    KafkaSettings,
     KafkaSilent,
     KafkaStorage,
     ShardElsewhere,
     uuid_of,
 )
 from headrace.storage.port import StorageEvents
-from kafka_partition import FakePartition
+from kafka_partition import FakeShard
 
 DEADLINE_S = 10.0
 
@@ -50,12 +52,10 @@ class Time:
 class Run:
     """A broker over a storage over a fake partition; it notes what it hears."""
 
-    def __init__(self, partition: FakePartition, folder: Path) -> None:
+    def __init__(self, partition: FakeShard, folder: Path, **more: Any) -> None:
         self.time = Time()
         self.said: list[str] = []
-        self.storage = KafkaStorage(
-            KafkaSettings("topic", 0, "n0/0", partition.connect), folder, self.said.append, self.time
-        )
+        self.storage = KafkaStorage(partition.settings(**more), folder, self.said.append, self.time)
         self.heard: list[object] = []
         clock = Clock()
         clock.now_us = 1_790_000_000_000_000
@@ -98,7 +98,7 @@ class Run:
         return [one.payload for one in found if isinstance(one, Message)]
 
 
-def lived(partition: FakePartition, folder: Path, look: Callable[[Run], Awaitable[None]]) -> None:
+def lived(partition: FakeShard, folder: Path, look: Callable[[Run], Awaitable[None]]) -> None:
     async def life() -> None:
         run = Run(partition, folder)
         try:
@@ -122,13 +122,13 @@ async def see_three(run: Run) -> None:
 
 @pytest.mark.parametrize("second", ["same", "another"])
 def test_an_owner_finds_everything_with_the_cache_or_without(tmp_path: Path, second: str) -> None:
-    partition = FakePartition()
+    partition = FakeShard()
     lived(partition, tmp_path / "same", write_three)
     lived(partition, tmp_path / second, see_three)
 
 
 def test_a_cache_that_is_behind_is_gone_on_from(tmp_path: Path) -> None:
-    partition = FakePartition()
+    partition = FakeShard()
 
     async def write_one(run: Run) -> None:
         await run.write(b"one", b"two")
@@ -142,10 +142,10 @@ def test_a_cache_that_is_behind_is_gone_on_from(tmp_path: Path) -> None:
 
 
 def test_another_topic_s_cache_is_of_no_use(tmp_path: Path) -> None:
-    lived(FakePartition(), tmp_path, write_three)
+    lived(FakeShard(), tmp_path, write_three)
 
     async def life() -> None:
-        storage = KafkaStorage(KafkaSettings("other", 0, "n0/0", FakePartition().connect), tmp_path, print)
+        storage = KafkaStorage(FakeShard().settings(topic="other"), tmp_path, print)
         try:
             assert storage.uuid != str(UUID(bytes=uuid_of("topic", 0)))
             assert storage.behind(0) == (0, 0)
@@ -159,13 +159,13 @@ def test_another_topic_s_cache_is_of_no_use(tmp_path: Path) -> None:
 def test_one_process_has_the_cache(tmp_path: Path) -> None:
     async def look(run: Run) -> None:
         with pytest.raises(JournalLocked):
-            KafkaStorage(KafkaSettings("topic", 0, "n1/0", FakePartition().connect), tmp_path, print)
+            KafkaStorage(FakeShard().settings("n1/0"), tmp_path, print)
 
-    lived(FakePartition(), tmp_path, look)
+    lived(FakeShard(), tmp_path, look)
 
 
 def test_a_report_that_never_comes_is_found_out_by_reading(tmp_path: Path) -> None:
-    partition = FakePartition()
+    partition = FakeShard()
 
     async def look(run: Run) -> None:
         partition.answers = False
@@ -184,7 +184,7 @@ def test_a_report_that_never_comes_is_found_out_by_reading(tmp_path: Path) -> No
 
 
 def test_kafka_that_is_away_for_a_while_costs_nothing_but_time(tmp_path: Path) -> None:
-    partition = FakePartition()
+    partition = FakeShard()
 
     async def look(run: Run) -> None:
         partition.is_away = True
@@ -203,7 +203,7 @@ def test_kafka_that_is_away_for_a_while_costs_nothing_but_time(tmp_path: Path) -
 
 
 def test_an_owner_that_is_replaced_fails_and_names_who_owns(tmp_path: Path) -> None:
-    partition = FakePartition()
+    partition = FakeShard()
 
     async def look(run: Run) -> None:
         await run.write(b"one")
@@ -221,7 +221,7 @@ def test_an_owner_that_is_replaced_fails_and_names_who_owns(tmp_path: Path) -> N
 
 
 def test_what_kafka_has_lost_is_named(tmp_path: Path) -> None:
-    partition = FakePartition()
+    partition = FakeShard()
 
     async def look(run: Run) -> None:
         await run.write(b"one")
@@ -236,7 +236,7 @@ def test_what_kafka_has_lost_is_named(tmp_path: Path) -> None:
 
 
 def test_a_partition_without_its_beginning_is_refused(tmp_path: Path) -> None:
-    partition = FakePartition()
+    partition = FakeShard()
     lived(partition, tmp_path / "a", write_three)
     partition.start = 2
     with pytest.raises(KafkaLost, match="its oldest records are deleted"):
@@ -245,14 +245,14 @@ def test_a_partition_without_its_beginning_is_refused(tmp_path: Path) -> None:
 
 def test_a_start_without_an_answer_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "START_WITHIN_S", -1.0)
-    partition = FakePartition()
+    partition = FakeShard()
     partition.is_away = True
     with pytest.raises(KafkaSilent):
         lived(partition, tmp_path, see_three)
 
 
 def test_nothing_is_heard_once_it_is_given_up(tmp_path: Path) -> None:
-    partition = FakePartition()
+    partition = FakeShard()
 
     async def look(run: Run) -> None:
         run.storage.close()
@@ -262,3 +262,151 @@ def test_nothing_is_heard_once_it_is_given_up(tmp_path: Path) -> None:
         assert run.heard == []
 
     lived(partition, tmp_path, look)
+
+
+# Snapshots
+
+
+LARGE = bytes(4000)
+
+
+async def two_snapshots(run: Run) -> None:
+    """Take two full ones, each with a message behind it, of a state that refers to the message before both."""
+    kept = message(topic=b"kept", payload=b"kept")
+    kept.flags |= FLAG_RETAIN
+    await run.write(LARGE)
+    run.broker.commit.append(kept)
+    for _ in range(2):
+        await run.write(LARGE)
+        await run.storage.snapshot()
+    await run.write(b"last")
+
+
+def retained(run: Run) -> list[bytes]:
+    tenant = run.broker.fold.tenants["default"]
+    return [one.payload for one in tenant.retained.walk_all().take(10)]
+
+
+@pytest.mark.parametrize("second", ["same", "another"])
+def test_a_snapshot_saves_a_start_the_replay_of_what_is_before_it(tmp_path: Path, second: str) -> None:
+    shard = FakeShard()
+    lived(shard, tmp_path / "same", two_snapshots)
+
+    async def look(run: Run) -> None:
+        assert (run.found.snapshot, run.found.replayed) == (4, 1)
+        assert retained(run) == [b"kept"]
+        assert run.payloads() == [LARGE, b"kept", LARGE, LARGE, b"last"]
+        assert not [one for one in (tmp_path / second / DIRECTORY).iterdir() if one.suffix == ".pieces"]
+
+    lived(shard, tmp_path / second, look)
+
+
+async def much(run: Run) -> None:
+    """Take three full snapshots of a state that refers to nothing."""
+    for _ in range(3):
+        await run.write(LARGE)
+        await run.storage.snapshot()
+    await run.write(b"last")
+
+
+@pytest.mark.parametrize("second", ["same", "another", "behind"])
+def test_what_nobody_needs_is_deleted_and_a_start_goes_on_from_what_is_left(
+    tmp_path: Path, second: str
+) -> None:
+    shard = FakeShard()
+
+    async def write_one(run: Run) -> None:
+        await run.write(b"one")
+
+    lived(shard, tmp_path / "behind", write_one)
+    lived(shard, tmp_path / "same", much)
+    assert shard.start > 0
+    assert shard.snapshots.start > 0
+
+    async def look(run: Run) -> None:
+        assert (run.found.snapshot, run.found.replayed) == (4, 1)
+        fetched = run.storage.journal.fetch(4)
+        assert isinstance(fetched, Message)
+        assert fetched.payload == b"last"
+        if second != "same":
+            assert run.storage.journal.fetch(0) is GONE
+        await much(run)
+
+    lived(shard, tmp_path / second, look)
+
+
+def test_what_a_queue_refers_to_is_not_deleted(tmp_path: Path) -> None:
+    shard = FakeShard()
+    lived(shard, tmp_path / "a", two_snapshots)
+    lived(shard, tmp_path / "a", much)
+    assert shard.start == 0  # the only MARK before it is none
+
+    async def look(run: Run) -> None:
+        assert retained(run) == [b"kept"]
+        fetched = run.storage.journal.fetch(1)
+        assert isinstance(fetched, Message)
+        assert fetched.payload == b"kept"
+
+    lived(shard, tmp_path / "b", look)
+
+
+def test_an_owner_deletes_while_another_node_begins(tmp_path: Path) -> None:
+    shard = FakeShard()
+    lived(shard, tmp_path / "a", much)
+    start, shard.start = shard.start, 0  # not every broker has deleted it yet
+
+    def delete() -> None:
+        shard.start = start
+
+    shard.before_reading = delete
+
+    async def look(run: Run) -> None:
+        assert run.found.replayed == 1
+
+    lived(shard, tmp_path / "b", look)
+
+
+def test_a_snapshot_that_kafka_does_not_take_is_tried_again(tmp_path: Path) -> None:
+    shard = FakeShard()
+
+    async def look(run: Run) -> None:
+        await run.write(LARGE)
+        shard.snapshots.refuses = "full"
+        with pytest.raises(OSError, match="full"):
+            await run.storage.snapshot()
+        shard.snapshots.refuses = ""
+        await run.storage.snapshot()
+
+    async def see(run: Run) -> None:
+        assert (run.found.snapshot, run.found.replayed) == (1, 0)
+        await run.write(b"one more")
+
+    lived(shard, tmp_path / "a", look)
+    lived(shard, tmp_path / "b", see)
+
+
+def test_no_snapshot_is_taken_while_kafka_is_away(tmp_path: Path) -> None:
+    shard = FakeShard()
+
+    async def look(run: Run) -> None:
+        await run.write(LARGE)
+        run.storage.away = "it does not answer"
+        with pytest.raises(OSError, match="it does not answer"):
+            await run.storage.snapshot()
+        run.time.now += 3600.0
+        await run.storage.keep_small()
+        assert shard.snapshots.values == []
+        run.storage.away = ""
+        await run.storage.keep_small()
+        assert len(shard.snapshots.values) == 2
+
+    lived(shard, tmp_path, look)
+
+
+def test_a_journal_that_ends_before_its_snapshot_is_refused(tmp_path: Path) -> None:
+    shard = FakeShard()
+    lived(shard, tmp_path / "a", two_snapshots)
+    other = FakeShard()
+    other.snapshots = shard.snapshots
+    with pytest.raises(KafkaLost, match="a snapshot has the records up to"):
+        lived(other, tmp_path / "b", see_three)
