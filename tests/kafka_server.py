@@ -125,6 +125,14 @@ class KafkaServer:
 
         return Topics(ClusterUrl.parse(url)).state()
 
+    def add_partitions(self, topic: str, count: int) -> None:
+        """Give a topic so many partitions, as anybody may."""
+        from confluent_kafka.admin import AdminClient, NewPartitions
+
+        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        for future in admin.create_partitions([NewPartitions(topic, count)]).values():
+            future.result(WITHIN_S)
+
     def set_on_topic(self, topic: str, name: str, value: str) -> None:
         """Change a setting of a topic, as anybody may."""
         from confluent_kafka.admin import (

@@ -60,6 +60,17 @@ def test_a_setting_by_which_messages_would_be_lost_is_named(kafka: KafkaServer, 
     assert "retention.ms is 3600000, and must be -1" in found.stdout
 
 
+def test_partitions_that_somebody_has_added_are_no_shards(kafka: KafkaServer, cluster: str) -> None:
+    topic = f"{cluster.rpartition('/')[2]}.journal"
+    kafka.add_partitions(topic, 3)
+    wanted = [f"{topic}: 3 partitions, and there are 1 shards, for good: the others are not used"]
+    deadline = time.monotonic() + WITHIN_S
+    while (state := kafka.state_of(cluster)).problems != wanted:
+        assert time.monotonic() < deadline, state
+        time.sleep(0.1)
+    assert ([one.shard for one in state.shards], state.unsafe) == ([0], [])
+
+
 # The clients of a partition
 
 

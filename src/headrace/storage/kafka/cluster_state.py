@@ -59,6 +59,17 @@ def differences(topic: str, config: dict[str, str]) -> list[str]:
     ]
 
 
+def added_partitions(counts: dict[str, int]) -> list[str]:
+    """Return a line for each topic with more partitions than there are shards. `counts` has those of all topics that are
+    made with one a shard: whoever adds some does so to one topic, and nothing of them is used."""
+    shards = min(counts.values())
+    return [
+        f"{topic}: {count} partitions, and there are {shards} shards, for good: the others are not used"
+        for topic, count in counts.items()
+        if count > shards
+    ]
+
+
 def lack_of_replicas(topic: str, shards: list[PartitionState], in_sync_min: int) -> list[str]:
     """Return a line for what cannot be acknowledged now, and one if a broker alone acknowledges what several hold."""
     problems = []

@@ -19,6 +19,7 @@ from headrace.storage.kafka.cluster_state import (
     ClusterState,
     PartitionState,
     Replication,
+    added_partitions,
     differences,
     lack_of_replicas,
 )
@@ -89,7 +90,12 @@ class Topics:
         journal = self._described(self._url.journal)
         config = self._config(self._url.journal)
         in_sync_min = int(config.get("min.insync.replicas", "1"))
-        numbers = [partition.id for partition in journal.partitions]
+        counts = {
+            self._url.journal: len(journal.partitions),
+            self._url.snapshots: len(self._described(self._url.snapshots).partitions),
+            self._url.shards: len(self._described(self._url.shards).partitions),
+        }
+        numbers = list(range(min(counts.values())))
         starts = self._offsets(numbers, OffsetSpec.earliest())
         ends = self._offsets(numbers, OffsetSpec.latest())
         shards = [
@@ -101,11 +107,15 @@ class Topics:
                 starts[partition.id],
                 ends[partition.id],
             )
-            for partition in journal.partitions
+            for partition in sorted(journal.partitions, key=lambda one: int(one.id))[: len(numbers)]
         ]
         unsafe = differences(self._url.journal, config)
         unsafe += differences(self._url.snapshots, self._config(self._url.snapshots))
-        problems = [*unsafe, *lack_of_replicas(self._url.journal, shards, in_sync_min)]
+        problems = [
+            *unsafe,
+            *added_partitions(counts),
+            *lack_of_replicas(self._url.journal, shards, in_sync_min),
+        ]
         return ClusterState(str(journal.topic_id), in_sync_min, shards, problems, unsafe)
 
     def _listed(self) -> Any:

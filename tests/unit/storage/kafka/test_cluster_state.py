@@ -7,6 +7,7 @@ import pytest
 from headrace.storage.kafka.cluster_state import (
     LOG_SETTINGS,
     PartitionState,
+    added_partitions,
     differences,
     lack_of_replicas,
 )
@@ -44,3 +45,9 @@ def test_replicas_that_are_away_are_named_where_too_few_are_left() -> None:
 def test_one_broker_that_acknowledges_alone_is_named() -> None:
     (line,) = lack_of_replicas("t", [shard(0, [1, 2, 3], [1, 2, 3])], 1)
     assert "one broker alone acknowledges" in line
+
+
+def test_partitions_beyond_the_shards_are_named() -> None:
+    assert added_partitions({"a.journal": 2, "a.snapshots": 2, "a.shards": 2}) == []
+    (line,) = added_partitions({"a.journal": 2, "a.snapshots": 5, "a.shards": 2})
+    assert line.startswith("a.snapshots: 5 partitions, and there are 2 shards")
