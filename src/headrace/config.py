@@ -756,6 +756,10 @@ def _wrong_cluster(config: Config) -> Iterator[InvalidKey]:
         yield InvalidKey("cluster", str(error))
     if config.workers != 1:
         yield InvalidKey("workers", "a node of a cluster is one worker as yet")
+    if config.queues != QueuesConfig():
+        yield InvalidKey(
+            "queues", "stores of queues are for a journal on the local disk as yet: leave the table out"
+        )
     if config.durability != "fsync":
         yield InvalidKey("durability", "in a cluster the topic's min.insync.replicas says it: leave it out")
     for name in JournalConfig.__struct_fields__:

@@ -49,7 +49,6 @@ TESTED_TOGETHER = {
         "headrace/core/storing/turns.py",
         "headrace/core/storing/windows.py",
     ],
-    "tests/unit/storage/kafka/test_storage.py": ["headrace/storage/kafka/mailbox.py"],
     "tests/unit/storage/kafka/test_storage.py": [
         "headrace/storage/kafka/mailbox.py",
         "headrace/storage/kafka/snapshot_place.py",
