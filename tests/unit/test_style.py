@@ -218,6 +218,30 @@ TESTED_TOGETHER = {
         "headrace/bridge/settings.py",
     ],
     "tests/spark/base/test_session.py": ["headrace_spark/base/settings.py"],
+    "tests/unit/commands/test_directory.py": [
+        "headrace/commands/acl.py",
+        "headrace/commands/tenant.py",
+        "headrace/commands/token.py",
+        "headrace/commands/user.py",
+        "headrace/directory/secret_files.py",
+    ],
+    "tests/unit/directory/test_hashes.py": ["headrace/directory/hash_files.py"],
+    "tests/unit/directory/test_migrating.py": [
+        "headrace/directory/migration_steps.py",
+        "headrace/directory/migrations/r0001_first.py",
+        "headrace/directory/schema.py",
+    ],
+    "tests/unit/directory/test_store.py": [
+        "headrace/directory/bans.py",
+        "headrace/directory/changes.py",
+        "headrace/directory/entries.py",
+        "headrace/directory/errors.py",
+        "headrace/directory/rules.py",
+        "headrace/directory/tenants.py",
+        "headrace/directory/tokens.py",
+        "headrace/directory/transactions.py",
+        "headrace/directory/users.py",
+    ],
 }
 
 

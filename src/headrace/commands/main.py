@@ -47,7 +47,15 @@ class LazyGroup(click.Group):
         "status": ("headrace.commands.watch", "status"),
         "top": ("headrace.commands.watch", "top"),
         "trace": ("headrace.commands.watch", "trace"),
+        "directory": ("headrace.commands.directory", "directory"),
+        "tenant": ("headrace.commands.tenant", "tenant"),
+        "quota": ("headrace.commands.tenant", "quota"),
+        "user": ("headrace.commands.user", "user"),
+        "acl": ("headrace.commands.acl", "acl"),
+        "token": ("headrace.commands.token", "token"),
+        "ban": ("headrace.commands.token", "ban"),
     }
+    extras: ClassVar[dict[str, str]] = {"sqlalchemy": "directory", "alembic": "directory"}  # else: spark
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *self.lazy])
@@ -60,8 +68,9 @@ class LazyGroup(click.Group):
         try:
             command = getattr(__import__(module, fromlist=[name]), name)
         except ModuleNotFoundError as error:
+            extra = self.extras.get(str(error.name).partition(".")[0], "spark")
             raise click.ClickException(
-                f"{cmd_name} needs {error.name}: pip install 'headrace[spark]'"
+                f"{cmd_name} needs {error.name}: pip install 'headrace[{extra}]'"
             ) from error
         assert isinstance(command, click.Command)
         return command

@@ -1,4 +1,4 @@
-"""One set of databases for the tests of consumers."""
+"""One set of databases for all unit tests that need one: each server is started once."""
 
 from __future__ import annotations
 

@@ -1,0 +1,156 @@
+"""`headrace tenant` and `headrace quota`: the tenants of a directory, and what all of a tenant's clients may use."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from headrace.commands.directory import actor, as_json, if_revision, moment, of_a_directory, opened, row
+from headrace.commands.storage import ends_with_its_reader
+from headrace.directory.errors import InvalidField
+
+
+@click.group()
+def tenant() -> None:
+    """Tenants: each has users, rules, limits, topics and sessions of its own."""
+
+
+@tenant.command("create")
+@click.argument("name")
+@of_a_directory
+def create_command(name: str, url: str) -> None:
+    """Make tenant NAME: 1 to 63 of a-z, 0-9 and -. Makes the directory too if there is none."""
+    with opened(url, make=True) as store:
+        store.tenants.create(actor(), name)
+    click.echo(f"tenant {name} is there; its users may nothing yet: headrace acl add {name} --allow all '#'")
+
+
+@tenant.command("list")
+@as_json
+@of_a_directory
+@ends_with_its_reader
+def list_command(as_json: bool, url: str) -> None:
+    """Print a line for each tenant: name, state, since when."""
+    with opened(url) as store:
+        for one in store.tenants.all():
+            line = f"{one.name}  {one.state}  since {moment(one.created_us)}"
+            about = {"name": one.name, "state": one.state, "created_us": one.created_us}
+            click.echo(row(**about, revision=one.revision) if as_json else line)
+
+
+@tenant.command("show")
+@click.argument("name")
+@of_a_directory
+@ends_with_its_reader
+def show_command(name: str, url: str) -> None:
+    """Print everything about tenant NAME but its users and rules, as JSON."""
+    with opened(url) as store:
+        found = store.tenants.get(name)
+        about = {
+            "name": found.name,
+            "state": found.state,
+            "created": moment(found.created_us),
+            "revision": found.revision,
+            "users": store.tenants.users(name),
+            "rules": len(store.rules.all(name)),
+            "quotas": store.tenants.quotas(name),
+            "settings": store.tenants.settings(name),
+        }
+    click.echo(json.dumps(about, indent=2))
+
+
+@tenant.command("disable")
+@click.argument("name")
+@if_revision
+@of_a_directory
+def disable_command(name: str, if_revision: int | None, url: str) -> None:
+    """Let nobody of tenant NAME in any more; what it has stays."""
+    with opened(url) as store:
+        store.tenants.disable(actor(), name, if_revision)
+
+
+@tenant.command("enable")
+@click.argument("name")
+@if_revision
+@of_a_directory
+def enable_command(name: str, if_revision: int | None, url: str) -> None:
+    """Let the users of tenant NAME in again."""
+    with opened(url) as store:
+        store.tenants.enable(actor(), name, if_revision)
+
+
+@tenant.command("delete")
+@click.argument("name")
+@if_revision
+@of_a_directory
+def delete_command(name: str, if_revision: int | None, url: str) -> None:
+    """Delete tenant NAME with its users, rules and tokens. The name stays taken until it is released."""
+    with opened(url) as store:
+        store.tenants.delete(actor(), name, if_revision)
+    click.echo(f"tenant {name} is being deleted; `headrace tenant release {name}` gives its name free")
+
+
+@tenant.command("release")
+@click.argument("name")
+@of_a_directory
+def release_command(name: str, url: str) -> None:
+    """Give the name of a deleted tenant free: no broker has sessions or messages of it any more."""
+    with opened(url) as store:
+        store.tenants.release(actor(), name)
+
+
+@tenant.command("set")
+@click.argument("name")
+@click.argument("settings", nargs=-1, required=True, metavar="SETTING=VALUE...")
+@if_revision
+@of_a_directory
+def set_command(name: str, settings: tuple[str, ...], if_revision: int | None, url: str) -> None:
+    """Set settings of tenant NAME, and print all that it has; `default` takes one away."""
+    with opened(url) as store:
+        found = store.tenants.set_settings(actor(), name, pairs(settings, "setting"), if_revision)
+    for key, value in found.items():
+        click.echo(f"{key}={value}")
+
+
+@click.group()
+def quota() -> None:
+    """Limits of a tenant, over all its clients."""
+
+
+@quota.command("set")
+@click.argument("name", metavar="TENANT")
+@click.argument("quotas", nargs=-1, required=True, metavar="QUOTA=NUMBER...")
+@if_revision
+@of_a_directory
+def quota_set_command(name: str, quotas: tuple[str, ...], if_revision: int | None, url: str) -> None:
+    """Set quotas of TENANT, and print all that it has; `none` takes one away."""
+    with opened(url) as store:
+        found = store.tenants.set_quotas(actor(), name, pairs(quotas, "quota"), if_revision)
+    for key, value in found.items():
+        click.echo(f"{key}={value}")
+
+
+@quota.command("show")
+@click.argument("name", metavar="TENANT")
+@of_a_directory
+@ends_with_its_reader
+def quota_show_command(name: str, url: str) -> None:
+    """Print the quotas that TENANT has."""
+    with opened(url) as store:
+        store.tenants.get(name)
+        for key, value in store.tenants.quotas(name).items():
+            click.echo(f"{key}={value}")
+
+
+def pairs(words: tuple[str, ...], field: str) -> dict[str, str]:
+    """Return words like `connections=1000` by name. Raises InvalidField."""
+    found: dict[str, str] = {}
+    for word in words:
+        key, sign, value = word.partition("=")
+        if not sign:
+            raise InvalidField(field, f"{word!r} is not written NAME=VALUE")
+        if key in found:
+            raise InvalidField(field, f"{key!r} is there twice")
+        found[key] = value
+    return found

@@ -1,0 +1,1 @@
+"""Migrations of the directory's schema, in the order of their revisions; alembic reads every module here."""
