@@ -231,6 +231,7 @@ TESTED_TOGETHER = {
         "headrace/directory/migrations/r0001_first.py",
         "headrace/directory/schema.py",
     ],
+    "tests/unit/directory/test_reader.py": ["headrace/directory/poller.py"],
     "tests/unit/directory/test_store.py": [
         "headrace/directory/bans.py",
         "headrace/directory/changes.py",

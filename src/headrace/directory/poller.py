@@ -1,0 +1,50 @@
+"""The thread that polls a directory for changes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from headrace.directory.reader import Reader
+from headrace.errors import HeadraceError
+
+
+class Poller:
+    """Polls every `interval_s`. `told` hears when the database goes away, with the error, and when it is back, with
+    None; it is called on the poller's thread."""
+
+    def __init__(
+        self, reader: Reader, interval_s: float, told: Callable[[HeadraceError | None], object]
+    ) -> None:
+        self._reader = reader
+        self._interval_s = interval_s
+        self._told = told
+        self._stopped = threading.Event()
+        self._away = False
+        self._thread = threading.Thread(target=self._run, name="directory-poller", daemon=True)
+
+    def start(self) -> None:
+        """Begin to poll."""
+        self._thread.start()
+
+    def stop(self, wait_s: float = 10.0) -> bool:
+        """End polling, and return whether the thread has ended within this time."""
+        self._stopped.set()
+        self._thread.join(wait_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._reader.poll()
+            except HeadraceError as error:  # DirectoryUnavailable, or a schema that is another one meanwhile
+                self._tell(error)
+            else:
+                self._tell(None)
+            self._stopped.wait(self._interval_s)
+
+    def _tell(self, error: HeadraceError | None) -> None:
+        """Tell of a change between there and away, once."""
+        if (error is not None) != self._away:
+            self._away = error is not None
+            self._told(error)
