@@ -1,4 +1,7 @@
-"""`headrace directory`: the tables of a directory, and what was changed in it. And what all commands about it share."""
+"""`headrace directory`: the tables of a directory, and what was changed in it. And what all commands about it share.
+
+The database is imported when a command opens it: `headrace --help` knows every command, and needs no extra.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,16 @@ import pwd
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from headrace.commands.storage import ends_with_its_reader
-from headrace.directory.engine import Patience, engine_of, make_file, url_of
 from headrace.directory.entries import Actor
-from headrace.directory.migrating import Migrator
 from headrace.directory.names import shown
-from headrace.directory.store import Store, open_store
+
+if TYPE_CHECKING:
+    from headrace.directory.store import Store
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _MIGRATION_S = 3600  # that a statement of a migration may take
@@ -40,11 +43,23 @@ if_revision = click.option(
 @contextmanager
 def opened(url: str, *, make: bool = False) -> Iterator[Store]:
     """Open the directory at a URL, which `make` makes if there is none, and close it."""
+    with _extra_named():
+        from headrace.directory.store import open_store
+
     store = open_store(url, make=make)
     try:
         yield store
     finally:
         store.close()
+
+
+@contextmanager
+def _extra_named() -> Iterator[None]:
+    """Name the extra that brings what cannot be imported. Raises ClickException."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"this needs {error.name}: pip install 'headrace[directory]'") from error
 
 
 def actor() -> Actor:
@@ -80,6 +95,10 @@ def directory() -> None:
 @of_a_directory
 def migrate_command(url: str) -> None:
     """Make the tables, or bring those of an older headrace forward, once no broker of that one uses them."""
+    with _extra_named():
+        from headrace.directory.engine import Patience, engine_of, make_file, url_of
+        from headrace.directory.migrating import Migrator
+
     found = url_of(url)
     make_file(found)
     engine = engine_of(found, Patience(statement_s=_MIGRATION_S))

@@ -55,7 +55,6 @@ class LazyGroup(click.Group):
         "token": ("headrace.commands.token", "token"),
         "ban": ("headrace.commands.token", "ban"),
     }
-    extras: ClassVar[dict[str, str]] = {"sqlalchemy": "directory", "alembic": "directory"}  # else: spark
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *self.lazy])
@@ -68,9 +67,8 @@ class LazyGroup(click.Group):
         try:
             command = getattr(__import__(module, fromlist=[name]), name)
         except ModuleNotFoundError as error:
-            extra = self.extras.get(str(error.name).partition(".")[0], "spark")
             raise click.ClickException(
-                f"{cmd_name} needs {error.name}: pip install 'headrace[{extra}]'"
+                f"{cmd_name} needs {error.name}: pip install 'headrace[spark]'"
             ) from error
         assert isinstance(command, click.Command)
         return command

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -172,14 +173,33 @@ def test_nothing_of_a_broker_imports_a_database() -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "[]\n", "")
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in [
-        name for name in sys.modules if name.startswith("headrace.commands.t") or name == "sqlalchemy"
-    ]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.delitem(sys.modules, "headrace.commands.directory", raising=False)
-    for module in [name for name in sys.modules if name.startswith("headrace.directory")]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
-    result = CliRunner().invoke(cli, ["tenant", "list"])
-    assert "pip install 'headrace[directory]'" in result.output
+def test_without_the_extra_there_is_help_and_its_name() -> None:
+    code = (
+        "import sys; sys.modules['sqlalchemy'] = sys.modules['alembic'] = sys.modules['bcrypt'] = None\n"
+        "from headrace.commands.main import main\n"
+        "main()"
+    )
+    for words, status, said in (
+        (["--help"], 0, "Tenants: each has"),
+        (["tenant", "list", "--directory", "sqlite:///x"], 1, "pip install 'headrace[directory]'"),
+        (["directory", "migrate", "--directory", "sqlite:///x"], 1, "pip install 'headrace[directory]'"),
+    ):
+        command = [sys.executable, "-c", code, *words]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=200)
+        assert (result.returncode, said in result.stdout + result.stderr) == (status, True), result
+
+
+GROUPS = ("tenant", "quota", "user", "acl", "token", "ban", "directory")
+
+
+def test_the_reference_has_every_command_and_option() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "tenants.md").read_text("utf-8")
+    context = click.Context(cli)
+    for name in GROUPS:
+        group = cli.get_command(context, name)
+        assert isinstance(group, click.Group)
+        lines = "\n".join(line for line in page.splitlines() if f"headrace {name} " in line)
+        for word, command in group.commands.items():
+            assert f"`headrace {name} {word}" in lines or f"`{word}" in lines, f"{name} {word}"
+            options = [option for found in command.params for option in found.opts if option.startswith("--")]
+            assert [option for option in options if f"{option}" not in page] == [], f"{name} {word}"
