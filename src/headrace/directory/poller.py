@@ -6,16 +6,13 @@ import threading
 from collections.abc import Callable
 
 from headrace.directory.reader import Reader
-from headrace.errors import HeadraceError
 
 
 class Poller:
-    """Polls every `interval_s`. `told` hears when the database goes away, with the error, and when it is back, with
-    None; it is called on the poller's thread."""
+    """Polls every `interval_s`, whatever goes wrong. `told` hears of the first poll that fails, with the error, and of
+    the first that goes well again, with None; it is called on the poller's thread."""
 
-    def __init__(
-        self, reader: Reader, interval_s: float, told: Callable[[HeadraceError | None], object]
-    ) -> None:
+    def __init__(self, reader: Reader, interval_s: float, told: Callable[[Exception | None], object]) -> None:
         self._reader = reader
         self._interval_s = interval_s
         self._told = told
@@ -37,13 +34,13 @@ class Poller:
         while not self._stopped.is_set():
             try:
                 self._reader.poll()
-            except HeadraceError as error:  # DirectoryUnavailable, or a schema that is another one meanwhile
+            except Exception as error:  # noqa: BLE001  whatever it was: who polls no more lets in whom nobody wants
                 self._tell(error)
             else:
                 self._tell(None)
             self._stopped.wait(self._interval_s)
 
-    def _tell(self, error: HeadraceError | None) -> None:
+    def _tell(self, error: Exception | None) -> None:
         """Tell of a change between there and away, once."""
         if (error is not None) != self._away:
             self._away = error is not None

@@ -8,7 +8,7 @@ Runs on threads; `listeners` are called on that of `poll`, with the changes, or 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -22,6 +22,7 @@ from headrace.directory.store import Store
 from headrace.directory.tenants import find_tenant, quotas_of, settings_of
 
 COSTS_MAX: Final = 3  # of hashes, beside our own: the most frequent ones
+BansByName = Mapping[tuple[str, str, str], Ban]  # by kind, tenant and name
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Reader:
         self._last: Change | None = None
         self._outage: DirectoryUnavailable | None = None
         self.costs: tuple[str, ...] = ()
-        self.bans: tuple[Ban, ...] = ()
+        self.bans: BansByName = {}
         self.listeners: list[Callable[[list[Change]], object]] = []
         self.queries = 0  # that the cache had no answer to
 
@@ -198,7 +199,8 @@ class Reader:
         """Read bans and the costs of hashes again."""
         with self._store.database.reading() as connection:
             if bans:
-                self.bans = tuple(self._store.bans.holding(connection))
+                holding = self._store.bans.holding(connection)
+                self.bans = {(ban.kind, ban.tenant, ban.subject): ban for ban in holding}
             if costs:
                 self.costs = tuple(self._store.users.costs(connection, COSTS_MAX + 1))
 
@@ -221,9 +223,7 @@ def key_of(change: Change) -> Key | None:
     return None
 
 
-def banned(bans: Iterable[Ban], kind: str, tenant: str, subject: str, now_us: int) -> Ban | None:
+def banned(bans: BansByName, kind: str, tenant: str, subject: str, now_us: int) -> Ban | None:
     """Return the ban that holds for a client or a user now; None if none does."""
-    for one in bans:
-        if (one.kind, one.tenant, one.subject) == (kind, tenant, subject):
-            return one if not one.until_us or one.until_us > now_us else None
-    return None
+    found = bans.get((kind, tenant, subject))
+    return found if found is not None and (not found.until_us or found.until_us > now_us) else None

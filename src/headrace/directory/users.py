@@ -84,9 +84,12 @@ class Users:
                 there = _row_of(writing.connection, tenant, name) is not None
                 if there and not replace:
                     raise AlreadyThere(f"tenant {tenant} has a user {name!r} already: nothing was imported")
-                if there:
-                    writing.connection.execute(USERS.delete().where(*_is(tenant, name)))
-                _insert(writing, tenant, name, found, "user imported")
+                if there:  # who was disabled stays so
+                    revision = writing.note("user imported", tenant, name)
+                    values = {"hash": found, "cost": cost_of(found), "revision": revision}
+                    writing.connection.execute(USERS.update().where(*_is(tenant, name)).values(values))
+                else:
+                    _insert(writing, tenant, name, found, "user imported")
         return len(hashes)
 
     def all(self, tenant: str) -> list[User]:

@@ -232,8 +232,12 @@ def test_an_import_is_all_or_nothing(store: Store) -> None:
         store.users.import_hashes(ME, "acme", {"d": HASH, "e": "plain"})
     assert [user.name for user in store.users.all("acme")] == ["a", "b"]
     other = hashed(b"x")
+    store.users.disable(ME, "acme", "a")
     store.users.import_hashes(ME, "acme", {"a": other}, replace=True)
-    assert [user.hashed for user in store.users.all("acme")] == [other, HASH]
+    users = store.users.all("acme")
+    assert [user.hashed for user in users] == [other, HASH]
+    assert [user.disabled for user in users] == [True, False]
+    assert users[0].revision == store.changes.revision()
 
 
 def test_rules_quotas_and_settings(store: Store) -> None:
