@@ -18,7 +18,7 @@ import click
 
 from headrace.commands.storage import ends_with_its_reader
 from headrace.directory.entries import Actor
-from headrace.directory.names import shown
+from headrace.directory.names import NUMBER_MAX, shown
 
 if TYPE_CHECKING:
     from headrace.directory.store import Store
@@ -111,7 +111,10 @@ def migrate_command(url: str) -> None:
 
 @directory.command("changes")
 @click.option(
-    "--since", type=click.IntRange(0), default=0, help="revision behind which they begin  [default: 0]"
+    "--since",
+    type=click.IntRange(0, NUMBER_MAX),
+    default=0,
+    help="revision behind which they begin  [default: 0]",
 )
 @click.option("--tenant", help="of this one alone")
 @as_json

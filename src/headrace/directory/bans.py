@@ -8,7 +8,15 @@ from sqlalchemy import Connection, Row, or_, select
 
 from headrace.directory.entries import BANNED, Actor, Ban
 from headrace.directory.errors import InvalidField
-from headrace.directory.names import client_id, network, note_of_text, tenant_name, user_name
+from headrace.directory.names import (
+    DURATION_S_MAX,
+    client_id,
+    network,
+    note_of_text,
+    tenant_name,
+    user_name,
+    whole_number,
+)
 from headrace.directory.schema import BANS
 from headrace.directory.transactions import Database
 from headrace.errors import NotThere
@@ -28,6 +36,7 @@ class Bans:
         """Ban a client, a user or an address for so many seconds, 0: without end; one that is there gets this end.
         Raises InvalidField, NotThere for the tenant, NotInThatState."""
         subject = _checked(kind, tenant, subject)
+        whole_number(for_s, "for", 0, DURATION_S_MAX)
         note_of_text(reason, "reason")
         with self._database.writing(actor) as writing:
             if tenant:

@@ -170,6 +170,7 @@ def setting(name: str, text: str) -> str | None:
         if text not in CHOICES[name]:
             raise InvalidField(name, f"is one of {', '.join(CHOICES[name])}, default")
         return text
-    if not text.isascii() or not text.isdecimal() or int(text[:11]) >= 2**32:
+    digits = text.lstrip("0") or text[:1]
+    if not digits.isascii() or not digits.isdecimal() or len(digits) > 10 or int(digits) >= 2**32:
         raise InvalidField(name, f"is a whole number of seconds up to {2**32 - 1}, or default")
-    return str(int(text))
+    return digits

@@ -13,7 +13,13 @@ from sqlalchemy import Row, or_, select
 
 from headrace.directory.entries import OWNER, ROLES, TENANT_ADMIN, Actor, Token
 from headrace.directory.errors import InvalidField
-from headrace.directory.names import line_of_text, note_of_text, tenant_name
+from headrace.directory.names import (
+    DURATION_S_MAX,
+    line_of_text,
+    note_of_text,
+    tenant_name,
+    whole_number,
+)
 from headrace.directory.schema import TOKENS
 from headrace.directory.transactions import Database
 from headrace.errors import NotThere
@@ -35,6 +41,7 @@ class Tokens:
         """Make a token for so many seconds, 0: without end. Returns what is kept of it, and the token itself, which is
         kept nowhere. Raises InvalidField, NotThere for the tenant, NotInThatState."""
         _check(role, tenant)
+        whole_number(for_s, "for", 0, DURATION_S_MAX)
         note_of_text(note, "note")
         secret = PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
         number = secrets.token_hex(_NUMBER_BYTES)

@@ -153,6 +153,7 @@ def test_wrong_use_is_said(typed: Typed) -> None:
     assert "is there twice" in typed.error("quota", "set", "acme", "connections=1", "connections=2")
     assert "there is no tenant none" in typed.error("quota", "show", "none")
     assert "meanwhile, not 99" in typed.error("tenant", "disable", "acme", "--if-revision", "99")
+    assert "is not in the range" in typed.error("directory", "changes", "--since", str(2**63))
     result = CliRunner().invoke(cli, ["tenant", "list"])
     assert (result.exit_code, "Missing option '--directory'" in result.output) == (2, True)
 

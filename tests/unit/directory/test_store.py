@@ -185,6 +185,14 @@ def test_a_name_that_cannot_be_is_refused_everywhere_with_its_field(store: Store
             "message_expiry_s",
             lambda: store.tenants.set_settings(ME, "acme", {"message_expiry_s": "4294967296"}),
         ),
+        (
+            "message_expiry_s",
+            lambda: store.tenants.set_settings(ME, "acme", {"message_expiry_s": "0" * 12 + "4294967296"}),
+        ),
+        ("message_expiry_s", lambda: store.tenants.set_settings(ME, "acme", {"message_expiry_s": ""})),
+        ("for", lambda: store.bans.add(ME, "address", "", "1.2.3.4", 2**63)),
+        ("for", lambda: store.tokens.create(ME, "owner", for_s=-1)),
+        ("number", lambda: store.rules.remove(ME, "acme", 2**63)),
         ("who", lambda: store.tenants.create(Actor("a\0", ""), "b")),
     ]
     for field, attempt in attempts:
@@ -256,7 +264,9 @@ def test_rules_quotas_and_settings(store: Store) -> None:
     )
     assert store.tenants.set_quotas(ME, "acme", {"connections": "none", "sessions": "0"})["sessions"] == 0
     assert "connections" not in store.tenants.quotas("acme")
-    assert store.tenants.set_settings(ME, "acme", {"archive": "no", "message_expiry_s": "007"}) == {
+    assert store.tenants.set_settings(
+        ME, "acme", {"archive": "no", "message_expiry_s": "0" * 5000 + "7"}
+    ) == {
         "archive": "no",
         "message_expiry_s": "7",
     }
