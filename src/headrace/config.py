@@ -52,6 +52,10 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 HIDDEN = "(hidden)"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_DATABASE = re.compile(r"(sqlite|postgres|postgresql|mysql|mariadb)://")
+_SECRET_OF_URL = re.compile(
+    r"(?<=://)([^/@]*):.*@"
+)  # up to the last @: a password may have one that is not escaped
 _SECRET_WORDS = ("password", "secret", "token", "credential", "access.key", "account.key")
 
 
@@ -186,6 +190,23 @@ class AccessConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         0.0  # of one client id; 0: as often as it likes
     )
     remember_s: Seconds = 3600.0  # how long a verified password needs no hash; 0: every CONNECT is hashed
+
+
+class TenantsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[tenants]`: whose a client is, by its user name; with them the directory says who comes in."""
+
+    enabled: bool = False
+    separator: Annotated[str, msgspec.Meta(min_length=1, max_length=16)] = "/"  # between tenant and user
+    # Of clients whose names have no separator; "": they are refused.
+    default: Annotated[str, msgspec.Meta(pattern="^([a-z0-9][a-z0-9-]{0,62})?$")] = "default"
+
+
+class DirectoryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[directory]`: the database with tenants, users, rules and quotas."""
+
+    url: str = ""  # "": directory.sqlite in the data directory
+    poll_s: Annotated[float, msgspec.Meta(ge=0.05, le=60)] = 1.0  # how often it is asked what has changed
+    outage_s: Seconds = 3600.0  # for so long those who are known come in without the database
 
 
 class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -380,6 +401,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     session: SessionConfig = SessionConfig()
     limits: LimitsConfig = LimitsConfig()
     access: AccessConfig = AccessConfig()
+    tenants: TenantsConfig = TenantsConfig()
+    directory: DirectoryConfig = DirectoryConfig()
     frames: FramesConfig = FramesConfig()
     queues: QueuesConfig = QueuesConfig()
     tls: TlsConfig = TlsConfig()
@@ -481,7 +504,7 @@ def examine(
         wrong.append(InvalidKey("bridge", "expected tables: [[bridge]]"))
         bridges = []
     config = _converted(tables, Config, "", wrong) or Config()
-    if config.access.password_file and not spelled_out:
+    if (config.access.password_file or config.tenants.enabled) and not spelled_out:
         config = msgspec.structs.replace(config, allow_anonymous=False)
         spelled_out = True
     known = {error.key for error in wrong}  # what follows from those is not said
@@ -491,6 +514,7 @@ def examine(
         *_wrong_queues(config.queues),
     ]
     found += _wrong_cluster(config)
+    found += _wrong_tenants(config)
     wrong += [error for error in found if error.key not in known]
     config = msgspec.structs.replace(config, bridge=_bridges(bridges, wrong))
     return config, wrong
@@ -607,7 +631,8 @@ def show(config: Config) -> str:
 
 def without_secrets(config: Config) -> Config:
     """Return the configuration with `HIDDEN` in the place of what nobody should read over a shoulder: passwords of
-    bridges, and keys of Spark that are named like secrets. Files that hold a secret are only named."""
+    bridges and of the directory, and keys of Spark that are named like secrets. Files that hold a secret are only
+    named."""
     bridges = tuple(
         msgspec.structs.replace(bridge, password=HIDDEN) if bridge.password else bridge
         for bridge in config.bridge
@@ -622,7 +647,11 @@ def without_secrets(config: Config) -> Config:
         device=_without_password(config.queues.device),
         application=_without_password(config.queues.application),
     )
-    return msgspec.structs.replace(config, bridge=bridges, pipeline=pipeline, queues=queues)
+    url = _SECRET_OF_URL.sub(rf"\1:{HIDDEN}@", config.directory.url)
+    directory = msgspec.structs.replace(config.directory, url=url)
+    return msgspec.structs.replace(
+        config, bridge=bridges, pipeline=pipeline, queues=queues, directory=directory
+    )
 
 
 def _without_password(url: str) -> str:
@@ -760,6 +789,8 @@ def _wrong_cluster(config: Config) -> Iterator[InvalidKey]:
         yield InvalidKey(
             "queues", "stores of queues are for a journal on the local disk as yet: leave the table out"
         )
+    if config.tenants.enabled:
+        yield InvalidKey("tenants.enabled", "tenants are for a journal on the local disk as yet")
     if config.durability != "fsync":
         yield InvalidKey("durability", "in a cluster the topic's min.insync.replicas says it: leave it out")
     for name in JournalConfig.__struct_fields__:
@@ -770,6 +801,21 @@ def _wrong_cluster(config: Config) -> Iterator[InvalidKey]:
     if config.limits.packet_bytes_max > CLUSTER_PACKET_BYTES_MAX:
         most = f"{CLUSTER_PACKET_BYTES_MAX} is the most that a record in Kafka holds"
         yield InvalidKey("limits.packet_bytes_max", most)
+
+
+def _wrong_tenants(config: Config) -> Iterator[InvalidKey]:
+    access, enabled = config.access, config.tenants.enabled
+    for key in ("password_file", "acl_file"):
+        if enabled and getattr(access, key):
+            yield InvalidKey(f"access.{key}", "with tenants.enabled the directory says who may do what")
+    if config.directory.url and not enabled:
+        yield InvalidKey("directory.url", "is asked for tenants alone: tenants.enabled=true")
+    if re.match("[a-z0-9-]", config.tenants.separator):
+        yield InvalidKey("tenants.separator", "begins with a character that names of tenants may have")
+    if config.directory.url and not re.match(_DATABASE, config.directory.url):
+        yield InvalidKey(
+            "directory.url", "is sqlite:///FILE, postgresql://USER@HOST/NAME or mysql://USER@HOST/NAME"
+        )
 
 
 def _wrong_addresses(config: Config, *, anonymous_spelled_out: bool) -> Iterator[InvalidKey]:

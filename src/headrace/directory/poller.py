@@ -5,19 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from headrace.directory.reader import Reader
-
 
 class Poller:
-    """Polls every `interval_s`, whatever goes wrong. `told` hears of the first poll that fails, with the error, and of
-    the first that goes well again, with None; it is called on the poller's thread."""
+    """Calls `poll` every `interval_s`, whatever goes wrong. `told` hears of the first poll that fails, with the error,
+    and of the first that goes well again, with None; it is called on the poller's thread. `is_away`: that the last one
+    has failed was told already."""
 
-    def __init__(self, reader: Reader, interval_s: float, told: Callable[[Exception | None], object]) -> None:
-        self._reader = reader
+    def __init__(
+        self,
+        poll: Callable[[], object],
+        interval_s: float,
+        told: Callable[[Exception | None], object],
+        is_away: bool = False,
+    ) -> None:
+        self._poll = poll
         self._interval_s = interval_s
         self._told = told
         self._stopped = threading.Event()
-        self._away = False
+        self._away = is_away
         self._thread = threading.Thread(target=self._run, name="directory-poller", daemon=True)
 
     def start(self) -> None:
@@ -33,7 +38,7 @@ class Poller:
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                self._reader.poll()
+                self._poll()
             except Exception as error:  # noqa: BLE001  whatever it was: who polls no more lets in whom nobody wants
                 self._tell(error)
             else:

@@ -35,7 +35,7 @@ from headrace.peers.handover import HandOver
 from headrace.peers.handover_metrics import HandOverCollector
 from headrace.peers.peer_metrics import PeerCollector
 from headrace.peers.peers import Peers
-from headrace.services.access import FileAccess
+from headrace.services.access import DirectoryAccess
 from headrace.services.audit import Audit, AuditCollector
 from headrace.services.bridges import BridgeCollector, Bridges
 from headrace.services.cluster_rows import ClusterRows
@@ -112,7 +112,7 @@ class Parts:
     doors: Doors
     bridges: Bridges
     watchdog: Watchdog
-    access: FileAccess | None
+    access: DirectoryAccess | None
     audit: Audit
     synced: Histogram
     latencies: LatencyHistograms

@@ -45,6 +45,7 @@ from headrace.node.holdings import Holdings
 from headrace.node.reloading import Reloading
 from headrace.node.shard import Surroundings, settle
 from headrace.node.stores import OpenStores
+from headrace.node.tenants import Tenants
 from headrace.node.wiring import (
     access_is_needed,
     access_settings,
@@ -59,7 +60,7 @@ from headrace.peers.handover import HandOver
 from headrace.peers.peers import Peers
 from headrace.peers.reaching import INTERVAL_S as REACHING_S
 from headrace.peers.reaching import Reaching, Table
-from headrace.services.access import FileAccess
+from headrace.services.access import DirectoryAccess, FileAccess
 from headrace.services.bridges import Bridges
 from headrace.services.collecting import Endings, take_charge
 from headrace.services.doors import Doors
@@ -159,11 +160,20 @@ class Node:
         """Return what the node is called where bridges tell it."""
         return self.place.node or self.shards[0].storage.uuid
 
-    def _access_control(self) -> FileAccess | None:
+    def _access_control(self) -> DirectoryAccess | None:
         """Return the access control, None where everybody may do everything. Raises ConfigError."""
+        config = self.config
+        self._tenants = Tenants(config, self._loop) if config.tenants.enabled else None
+        if self._tenants is not None:
+            settings = access_settings(self.config)
+            return DirectoryAccess(self._tenants.directory, settings, self._audit, self._loop)
         if not access_is_needed(self.config):
             return None
         return FileAccess(access_settings(self.config), self._audit, self._loop)
+
+    def _close_directory(self) -> None:
+        if self._tenants is not None:
+            self._tenants.directory.close()
 
     def _make_doors(self) -> Doors:
         """Return the listeners to be; among other workers they count connections with those. Raises ConfigError,
@@ -184,6 +194,8 @@ class Node:
         settings = door_settings(self.config)
         doors = Doors(self.worker, settings, self._access, log.warning, self._audit, counts, times)
         doors.ended = Endings().note if self._owns_process else None
+        if self._tenants is not None and self._access is not None:
+            self._tenants.join(self._access, doors)
         return doors
 
     def _make_peers(self) -> Peers | None:
@@ -285,12 +297,15 @@ class Node:
         self.place = Place.alone(claim.layout.shards, claim.layout.node)
 
     def _own_shards(self) -> None:
-        """Open the journals of our shards. Raises JournalError, OSError, ConfigError, and then holds none of them."""
+        """Open the journals of our shards, and the directory where there are tenants: it may be beside them. Raises
+        JournalError, OSError, ConfigError, and then holds none of them."""
         full_disk = self.config.journal.full_disk
         self.stores = OpenStores(self.config.queues, self._store_failed)
         around = Surroundings(self.worker, self.watchdog, full_disk, self._holdings.fail, log, self.stores)
         try:
             self._holdings.open(around)
+            if self._tenants is not None:
+                self._tenants.open(self.worker)
         except BaseException:
             self._give_up_data()
             raise
@@ -602,6 +617,7 @@ class Node:
             await shard.snapshot()
         self._doors.close()
         await self._admin.close()
+        self._close_directory()
         self._give_up_data()
         self._end_rounds()
         log.info("stopped", clean=not self.failed)
@@ -618,6 +634,7 @@ class Node:
         if self.peers is not None:
             self.peers.abandon()
         self._admin.end()
+        self._close_directory()
         self._give_up_data()
 
     def _end_rounds(self) -> None:

@@ -15,7 +15,7 @@ from headrace.core.worker import Worker
 from headrace.errors import ConfigError
 from headrace.net.tls import UnusableCertificate
 from headrace.node.wiring import OF_ACCESS, access_is_needed, access_settings, door_settings, limit_users
-from headrace.services.access import FileAccess
+from headrace.services.access import DirectoryAccess
 from headrace.services.bridges import Bridges
 from headrace.services.doors import Doors
 
@@ -32,7 +32,7 @@ class Reloading:
         reread: Callable[[], Config] | None,
         worker: Worker,
         doors: Doors,
-        access: FileAccess | None,
+        access: DirectoryAccess | None,
         bridges: Bridges,
         admin: Admin,
     ) -> None:

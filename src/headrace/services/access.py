@@ -58,6 +58,10 @@ class DirectoryAccess(Access):
         self._directory.reload()
         self.generation += 1
 
+    def changed(self) -> None:
+        """Ask the directory anew about everything that connections remember: its rules are others now."""
+        self.generation += 1
+
     def limit(self, settings: AccessSettings) -> None:
         """Keep these limits from now on, and those of the tenants as they are now. Who is connected stays; files are
         another matter (`reload`)."""
@@ -69,6 +73,9 @@ class DirectoryAccess(Access):
 
     def must_go(self, link: Link) -> str:
         """Return why a connection that is there may not stay under the directory as it is now, "" if it may."""
+        closed = self._directory.closed(link.identity.tenant, link.identity.user)
+        if closed:
+            return closed
         known = link.grants
         secrets = self._directory.secrets(link.identity.tenant)
         if isinstance(known, Known) and known.way == PASSWORD and secrets is not None:
@@ -95,6 +102,9 @@ class DirectoryAccess(Access):
 
     def may_publish(self, link: Link, topic: bytes) -> bool:
         return self._permissions.may_publish(link, topic)
+
+    def may_retain(self, link: Link, topic: bytes) -> bool:
+        return self._permissions.may_retain(link, topic)
 
     def may_leave_will(self, tenant: str, user: str | None, client_id: str, topic: bytes) -> bool:
         return self._permissions.may_leave_will(tenant, user, client_id, topic)

@@ -175,7 +175,7 @@ class Accounts:
         if not asking.is_certified and user is not None and account.secrets is not None:
             return self._ask_for_password(asking, account)
         if not account.is_open:
-            return self._refuse(request, user, rc.NOT_AUTHORIZED, "tenant")
+            return self._refuse(request, user, rc.NOT_AUTHORIZED, "disabled")
         if asking.is_certified:
             return self._welcome(request, user, Known(CERTIFICATE), account)
         if not self._settings.allow_anonymous:
@@ -217,6 +217,7 @@ class Accounts:
             answer = self._refuse(request, user, rc.SERVER_UNAVAILABLE, "unavailable")
         elif not right or not account.is_open:
             why = "wrong_password" if secrets.knows(user) else "unknown_user"
+            why = "disabled" if right else why
             code = self._refuse(request, user, rc.NOT_AUTHORIZED, why)
             self._refuse_in_time(request, asking.came, code)
             return
@@ -254,6 +255,7 @@ class Accounts:
         if self._flaps(tenant, user, client_id):
             return self._refuse(request, user, rc.CONNECTION_RATE_EXCEEDED, "flapping")
         known.named = bool(client_id)
+        known.held = account.held
         if known.named and rules is not None and not rules.may_be(user, client_id):
             return self._refuse(request, user, rc.CLIENT_IDENTIFIER_NOT_VALID, "client_id")
         if self._settings.client_ids == "first-user" and request.owner(tenant) not in (None, user):

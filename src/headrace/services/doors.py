@@ -247,6 +247,10 @@ class Doors:
         self._evicting.begin([*self._all.open, *self._all.relayed])
         return failed
 
+    def judge_again(self) -> None:
+        """Put out who may not stay any more by the directory as it is known now."""
+        self._evicting.begin_after(lambda: [*self._all.open, *self._all.relayed])
+
     def _judge(self, connection: Connection) -> str:
         """Return why a connection may not stay under what was read again, "" if it may."""
         if self.gate is not None and self.gate.is_banned(connection.peer()):

@@ -23,11 +23,12 @@ class Known:
     """What access control remembers of a connection: how it signed in, what stood for the password
     that was right, and what it may do until the rules change."""
 
-    __slots__ = ("grants", "line", "named", "pace", "pace_of", "rules", "share", "user", "way")
+    __slots__ = ("grants", "held", "line", "named", "pace", "pace_of", "rules", "share", "user", "way")
 
     def __init__(self, way: str, line: str | None = None) -> None:
         self.way = way
         self.line = line
+        self.held: object = None  # what the directory has to know for as long as it is here
         self.named = True  # it chose its client id; else it got one of ours
         self.rules: Rules | None = None
         self.grants: Grants | None = None

@@ -24,6 +24,10 @@ class Permissions:
         rules = self._directory.rules(link.identity.tenant)
         return rules is None or _grants(rules, link).allows(WRITE, topic)
 
+    def may_retain(self, link: Link, topic: bytes) -> bool:
+        rules = self._directory.rules(link.identity.tenant)
+        return rules is None or _grants(rules, link).may_retain(topic)
+
     def may_leave_will(self, tenant: str, user: str | None, client_id: str, topic: bytes) -> bool:
         rules = self._directory.rules(tenant)
         if rules is None or rules.grants(user, client_id).allows(WRITE, topic):

@@ -175,6 +175,11 @@ class Publishing(SpaceListener):
 
     def _looked_at(self, link: Link, session: Session, packet: Publish) -> int:
         """Return what becomes of a PUBLISH that is not like most of them; a refusal is answered."""
+        rights = link.rights
+        if packet.retain and rights is not None and not rights.ask_retain(packet.topic):
+            rights.note_denied("retain", packet.topic)
+            self._reject(link, session, packet, rc.NOT_AUTHORIZED)
+            return _REFUSED
         code = self.admission.refusal(link.version, session.tenant, packet)
         if code:
             self._reject(link, session, packet, code)

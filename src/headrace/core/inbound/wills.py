@@ -48,7 +48,7 @@ class Wills(RetainedListener):
             return True
         will.user = link.identity.user
         topic = will.topic.encode("utf-8")
-        if rights is None or rights.ask_publish(topic):
+        if rights is None or (rights.ask_publish(topic) and (not will.retain or rights.ask_retain(topic))):
             return True
         rights.note_denied("will", topic)
         return False

@@ -132,6 +132,10 @@ class Access:
     def may_publish(self, link: Link, topic: bytes) -> bool:
         raise NotImplementedError
 
+    def may_retain(self, link: Link, topic: bytes) -> bool:
+        """Return whether a message to a topic that the client may publish to may be retained there."""
+        return True
+
     def may_leave_will(self, tenant: str, user: str | None, client_id: str, topic: bytes) -> bool:
         """Return what `may_publish` does, for a client that is gone."""
         raise NotImplementedError
@@ -183,6 +187,9 @@ class LinkRights(Rights):
 
     def ask_publish(self, topic: bytes) -> bool:
         return self._access.may_publish(self._link, topic)
+
+    def ask_retain(self, topic: bytes) -> bool:
+        return self._access.may_retain(self._link, topic)
 
     def ask_receive(self, topic: bytes) -> bool:
         return self._access.may_receive(self._link, topic)

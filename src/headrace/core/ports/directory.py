@@ -24,6 +24,10 @@ class Grants:
         """Return whether a topic may be read (1) or written (2)."""
         raise NotImplementedError
 
+    def may_retain(self, topic: bytes) -> bool:
+        """Return whether a message to a topic that may be written may be retained there."""
+        return True
+
     def allows_filter(self, topic_filter: str) -> bool:
         """Return False if nothing, or for a shared subscription not everything, that the filter matches may be
         read."""
@@ -75,7 +79,8 @@ class Account:
 
     `revision`: that of the tenant which the answer was made from. `secrets` is None where nobody is asked for a
     password, `rules` where everything is allowed, `limits` where the tenant has the usual ones. `is_open`: the tenant
-    exists, and its clients are let in.
+    exists, and the user may come in, if its password is right. `held` is what the directory has to know for as long as a
+    client that was let in by it is connected: access control keeps it with the connection.
     """
 
     def __init__(
@@ -85,12 +90,14 @@ class Account:
         rules: Rules | None,
         limits: Limits | None = None,
         is_open: bool = True,
+        held: object = None,
     ) -> None:
         self.revision = revision
         self.secrets = secrets
         self.rules = rules
         self.limits = limits
         self.is_open = is_open
+        self.held = held
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -136,6 +143,11 @@ class Directory:
         """Return the passwords of a tenant as far as they are known now, by which those who are connected stay; None:
         nobody is asked for one."""
         raise NotImplementedError
+
+    def closed(self, tenant: str, user: str | None) -> str:
+        """Return why a client that is connected may not stay, as one word with underscores, "" if it may: its tenant or
+        its user is disabled or there no more."""
+        return ""
 
     def reload(self) -> None:
         """Read again what is kept of it. Raises ConfigError or OSError; then what was there stays."""

@@ -81,6 +81,10 @@ class Rights:
     def ask_publish(self, topic: bytes) -> bool:
         raise NotImplementedError
 
+    def ask_retain(self, topic: bytes) -> bool:
+        """Return whether a message to a topic that the connection may publish to may be retained there."""
+        raise NotImplementedError
+
     def ask_receive(self, topic: bytes) -> bool:
         raise NotImplementedError
 

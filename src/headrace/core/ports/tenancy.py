@@ -65,6 +65,12 @@ class Quotas:
             self._given.add(tenant)
             self.of(tenant).take(limits)
 
+    def take_back(self, tenant: str) -> None:
+        """Have a tenant follow the usual limits again, those who are connected too."""
+        if tenant in self._given:
+            self._given.remove(tenant)
+            self.of(tenant).take(self.usual)
+
     def changed(self) -> None:
         """Have the tenants that follow the usual limits keep them as they are now."""
         for tenant, limits in self._of.items():

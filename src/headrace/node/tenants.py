@@ -1,0 +1,114 @@
+"""The tenants of a node, where there are any: whose a client is, and the directory that access control asks.
+
+Nothing of the database is imported without `tenants.enabled`: it comes with the extra `headrace[directory]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from headrace.config import Config, InvalidKey
+from headrace.errors import HeadraceError
+from headrace.services.verifying import Loop
+
+if TYPE_CHECKING:
+    from headrace.core.worker import Worker
+    from headrace.directory.engine import Patience
+    from headrace.directory.sql_directory import SqlDirectory
+    from headrace.directory.store import Store
+    from headrace.directory.tenancy import ByPrefix
+    from headrace.services.access import DirectoryAccess
+    from headrace.services.doors import Doors
+
+FILE: Final = "directory.sqlite"  # in the data directory
+URL: Final = "directory.url"
+
+log = structlog.get_logger("headrace")
+
+
+class Tenants:
+    """The directory of a node, and what becomes of its changes. Raises InvalidKey where the configuration has none that
+    can be used."""
+
+    def __init__(self, config: Config, loop: Loop) -> None:
+        try:
+            from headrace.directory.reader import Reader
+            from headrace.directory.sql_directory import THREADS, SqlDirectory, SqlSettings
+            from headrace.directory.tenancy import ByPrefix
+        except ModuleNotFoundError as error:
+            message = f"this needs {error.name}: pip install 'headrace[directory]'"
+            raise InvalidKey("tenants.enabled", message) from None
+        from headrace.directory.engine import Patience, url_of
+
+        url = config.directory.url or f"sqlite:///{Path(config.data_dir).absolute() / FILE}"
+        with _named():
+            url_of(url)
+        patience = Patience(connections=THREADS + 3)  # the poller's, and those of the threads that hash
+        self.names: ByPrefix = ByPrefix(config.tenants.separator, config.tenants.default)
+        settings = SqlSettings(
+            poll_s=config.directory.poll_s,
+            outage_s=config.directory.outage_s,
+            remember_s=config.access.remember_s,
+            patience_s=0.8 * config.limits.connect_timeout_s,
+        )
+        reader = Reader(_opening(url, patience))
+        self.directory: SqlDirectory = SqlDirectory(reader, settings, self.names, loop, _tell)
+
+    def open(self, worker: Worker) -> None:
+        """Read the directory for the first time, which makes it if there is none, and let clients be of its tenants. One
+        that is away is told of, and opened later. Raises InvalidKey."""
+        self._worker = worker
+        worker.tenancy = self.names
+        self.directory.usual = worker.quotas.usual
+        with _named():
+            self.directory.open()
+
+    def join(self, access: DirectoryAccess, doors: Doors) -> None:
+        """Have changes of the directory count for those who are connected."""
+
+        def changed(tenants: set[str]) -> None:
+            for name in tenants:
+                self._limit(name)
+            access.changed()
+            doors.judge_again()
+
+        self.directory.changed = changed
+
+    def _limit(self, tenant: str) -> None:
+        """Give a tenant that is in a shard here the limits that it has by the directory."""
+        if all(tenant not in broker.fold.tenants for broker in self._worker.brokers):
+            return  # it gets them with the first client that is let in
+        limits, quotas = self.directory.limits(tenant), self._worker.quotas
+        if limits is None:
+            quotas.take_back(tenant)
+        else:
+            quotas.give(tenant, limits)
+
+
+def _opening(url: str, patience: Patience) -> Callable[[], Store]:
+    from headrace.directory.store import open_store
+
+    return lambda: open_store(url, make=True, patience=patience)
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Give errors about the directory the key that names it. Raises InvalidKey."""
+    try:
+        yield
+    except HeadraceError as error:
+        reason = getattr(error, "reason", str(error))
+        raise InvalidKey(URL, reason) from None
+
+
+def _tell(error: Exception | None) -> None:
+    """Say that the directory is away, or there again. Runs on the thread that polls it."""
+    if error is None:
+        log.info("the directory is there again")
+    else:
+        log.error("the directory is away: those who are known go on", error=str(error))

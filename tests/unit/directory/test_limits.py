@@ -1,0 +1,43 @@
+"""What of a tenant's quotas and settings its limits are."""
+
+from __future__ import annotations
+
+from headrace.core.ports.limits import NAMES, Limits
+from headrace.directory.entries import ACTIVE, Tenant
+from headrace.directory.limits import limits_of
+from headrace.directory.policy import Policy
+from headrace.directory.reader import TenantView
+
+
+def of(quotas: dict[str, int], settings: dict[str, str] | None = None) -> Limits | None:
+    usual = Limits()
+    usual.backlog_messages_max = 77
+    return limits_of(TenantView(Tenant("acme", ACTIVE, 0, 1), quotas, settings or {}, Policy(())), usual)
+
+
+def test_a_tenant_without_quotas_has_the_usual_limits() -> None:
+    assert of({}) is None
+    assert limits_of(None, Limits()) is None
+
+
+def test_quotas_and_settings_become_limits_and_the_rest_is_usual() -> None:
+    usual = Limits()
+    usual.backlog_messages_max = 77
+    found = of(
+        {"retained_messages": 3, "backlog_bytes": 4096},
+        {"over_rate": "disconnect", "session_expiry_s_max": "60"},
+    )
+    assert found is not None
+    differing = {name: getattr(found, name) for name in NAMES if getattr(found, name) != getattr(usual, name)}
+    assert differing == {
+        "retained_messages_max": 3,
+        "tenant_backlog_bytes_max": 4096,
+        "over_rate": "disconnect",
+        "session_expiry_max_s": 60,
+    }
+
+
+def test_nothing_is_nothing_and_not_any_number() -> None:
+    found = of({"retained_messages": 0, "backlog_bytes": 0})
+    assert found is not None
+    assert (found.retained_messages_max, found.tenant_backlog_bytes_max) == (0, 1)

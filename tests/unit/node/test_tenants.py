@@ -1,0 +1,141 @@
+"""A node with tenants inside a program: whom its directory lets in, with which limits, and what cannot be opened."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import aiomqtt
+import pytest
+
+from directory_clock import ME
+from headrace.config import Config, DirectoryConfig, InvalidKey, TenantsConfig
+from headrace.directory.store import Store, open_store
+from headrace.node.node import Node
+
+SECONDS = 60.0
+
+
+def config(data_dir: Path, url: str = "") -> Config:
+    return Config(
+        data_dir=str(data_dir / "data"),
+        listeners=("tcp://127.0.0.1:0",),
+        allow_anonymous=False,
+        tenants=TenantsConfig(enabled=True),
+        directory=DirectoryConfig(url=url, poll_s=0.05),
+    )
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def client(node: Node, user: str, password: str) -> aiomqtt.Client:
+    port = int(node._doors.urls[0].rpartition(":")[2])
+    return aiomqtt.Client(
+        "127.0.0.1", port, username=user, password=password, identifier=user, timeout=SECONDS
+    )
+
+
+async def serving(settings: Config, use: Callable[[Node, Store], Any]) -> None:
+    """Run a node, and do something with it and its directory."""
+    node = Node(settings, owns_process=False)
+    running = asyncio.create_task(node.run())
+    await node.ready.wait()
+    url = settings.directory.url or f"sqlite:///{settings.data_dir}/directory.sqlite"
+    store = open_store(url, make=False)
+    try:
+        store.tenants.create(ME, "acme")
+        store.users.create(ME, "acme", "gw", b"secret")
+        await use(node, store)
+    finally:
+        store.close()
+        node.stop()
+        assert await running == 0
+
+
+def test_clients_are_of_the_tenants_of_a_directory_in_the_data_directory(tmp_path: Path) -> None:
+    async def use(node: Node, store: Store) -> None:
+        async with client(node, "acme/gw", "secret"):
+            (broker,) = node.worker.brokers
+            assert list(broker.fold.tenants["acme"].sessions) == ["acme/gw"]
+        for user, password in (
+            ("acme/gw", "wrong"),
+            ("acme/x", "secret"),
+            ("none/gw", "secret"),
+            ("gw", "secret"),
+        ):
+            with pytest.raises(aiomqtt.MqttError):
+                await client(node, user, password).__aenter__()
+        assert "none" not in broker.fold.tenants
+
+    asyncio.run(serving(config(tmp_path), use))
+
+
+def test_quotas_are_limits_of_who_is_connected_and_end(tmp_path: Path) -> None:
+    async def use(node: Node, store: Store) -> None:
+        quotas, usual = node.worker.quotas, node.worker.quotas.usual.retained_messages_max
+        store.tenants.set_quotas(ME, "acme", {"retained_messages": "3"})
+        async with client(node, "acme/gw", "secret"):
+            limits = quotas.look("acme")
+            assert limits.retained_messages_max == 3
+            store.tenants.set_quotas(ME, "acme", {"retained_messages": "4"})
+            await until(lambda: limits.retained_messages_max == 4)
+            store.tenants.set_quotas(ME, "acme", {"retained_messages": "none"})
+            await until(lambda: limits.retained_messages_max == usual)
+            assert quotas.look("default").retained_messages_max == usual
+
+    asyncio.run(serving(config(tmp_path, f"sqlite:///{tmp_path}/directory"), use))
+
+
+def test_who_is_disabled_is_put_out(tmp_path: Path) -> None:
+    async def use(node: Node, store: Store) -> None:
+        with suppress(aiomqtt.MqttError):  # it is cut
+            async with client(node, "acme/gw", "secret"):
+                await disabled(node, store)
+
+    async def disabled(node: Node, store: Store) -> None:
+        sessions = node.worker.brokers[0].sessions
+        assert sessions.connected == 1
+        store.tenants.disable(ME, "acme")
+        await until(lambda: sessions.connected == 0)
+
+    asyncio.run(serving(config(tmp_path), use))
+
+
+def wrong(tmp_path: Path, url: str) -> str:
+    async def start() -> None:
+        Node(config(tmp_path, url), owns_process=False)
+
+    with pytest.raises(InvalidKey) as raised:
+        asyncio.run(start())
+    return str(raised.value)
+
+
+def test_what_cannot_be_opened_is_said_with_its_key_and_holds_nothing(tmp_path: Path) -> None:
+    (tmp_path / "newer").touch()
+    with sqlite3.connect(tmp_path / "newer") as database:
+        database.execute("CREATE TABLE directory_schema (version_num TEXT)")
+        database.execute("INSERT INTO directory_schema VALUES ('9999')")
+    for url in (
+        "sqlite:///",
+        "mysql://host",
+        f"sqlite:///{tmp_path}/no/folder",
+        f"sqlite:///{tmp_path}/newer",
+    ):
+        assert wrong(tmp_path, url).startswith("directory.url: ")
+    asyncio.run(serving(config(tmp_path), lambda *_: asyncio.sleep(0)))  # the data directory is free
+
+
+def test_without_its_packages_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("headrace.directory")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    assert "headrace[directory]" in wrong(tmp_path, "")
