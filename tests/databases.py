@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -84,6 +85,13 @@ def _command(name: str) -> str:
 @contextlib.contextmanager
 def postgresql() -> Iterator[str]:
     """A PostgreSQL server; its URL."""
+    with postgresql_server() as server:
+        yield server.url
+
+
+@contextlib.contextmanager
+def postgresql_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server that can be taken away, and be there again."""
     port = free_port()
     with _folder() as folder:
         if os.geteuid() == 0:
@@ -94,10 +102,38 @@ def postgresql() -> Iterator[str]:
         subprocess.run([*run, _command("initdb"), "-D", data, *flags], check=True, capture_output=True)
         command = [*run, _command("postgres"), "-D", data, "-p", str(port), "-k", str(folder)]
         settings = ["-c", "listen_addresses=127.0.0.1", "-c", "fsync=off", "-c", "max_connections=60"]
-        with _server([*command, *settings], folder):
-            url = f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"
-            _wait_for(url)
-            yield url
+        url = f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"
+        server = PostgresServer(url, [*command, *settings], folder)
+        with server.running():
+            yield server
+            server.stop()
+
+
+class PostgresServer:
+    """A PostgreSQL server by its command; `url` is that of its database `postgres`."""
+
+    def __init__(self, url: str, command: list[str], folder: Path) -> None:
+        self.url = url
+        self._command = command
+        self._folder = folder
+        self._stack = contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        with self._stack:
+            self.start()
+            yield
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        self._stack.enter_context(_server(self._command, self._folder))
+        _wait_for(self.url)
+
+    def stop(self) -> None:
+        """Take it away at once, as a crash would; who is connected is cut."""
+        first = (self._folder / "data" / "postmaster.pid").read_text().splitlines()[0]
+        os.kill(int(first), signal.SIGQUIT)
+        self._stack.close()
 
 
 @contextlib.contextmanager

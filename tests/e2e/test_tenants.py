@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker_process import BrokerProcess, headrace, make_broker
+from databases import PostgresServer, postgresql_server
 from directory_clock import ME
 from e2e.conftest import finish
 from e2e.raw import RawClient
@@ -23,14 +24,14 @@ pytestmark = pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'he
 WITHIN_S = 60.0
 STARTED_S = 180.0  # of several processes on a busy machine
 REFUSED = 0x80
-NOT_AUTHORIZED, ADMINISTRATIVE = 0x87, 0x98
+NOT_AUTHORIZED, UNAVAILABLE, ADMINISTRATIVE = 0x87, 0x88, 0x98
 
 
 class Hub:
     """A broker with tenants acme and blue, each with users gw and app. gw publishes on up/gw, app reads up/#."""
 
-    def __init__(self, folder: Path, workers: int) -> None:
-        self.url = f"sqlite:///{folder}/directory.sqlite"
+    def __init__(self, folder: Path, workers: int, url: str = "") -> None:
+        self.url = url or f"sqlite:///{folder}/directory.sqlite"
         self.store = store = open_store(self.url, make=True)
         for tenant in ("acme", "blue"):
             store.tenants.create(ME, tenant)
@@ -61,6 +62,19 @@ def hub(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     finally:
         made.store.close()
         finish(made.broker)
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Iterator[tuple[Hub, PostgresServer]]:
+    """A broker whose directory is on a database server, with that server."""
+    with postgresql_server() as server:
+        made = Hub(tmp_path, 1, server.url.replace("+psycopg", ""))
+        made.store.close()
+        made.broker.start(STARTED_S)
+        try:
+            yield made, server
+        finally:
+            finish(made.broker)
 
 
 Clients = Callable[..., RawClient]
@@ -192,3 +206,22 @@ def test_a_reload_keeps_everybody(hub: Hub, clients: Clients) -> None:
     os.kill(hub.broker.pid, signal.SIGHUP)
     hub.broker.wait_for_line("reloaded", after=lines)
     assert publishes(there, "up/gw/reload", "1") == 0
+
+
+def test_without_the_database_nobody_goes_and_who_is_known_comes(
+    far: tuple[Hub, PostgresServer], clients: Clients
+) -> None:
+    hub, server = far
+    there, lines = comes(hub, clients, "blue", "gw", "there"), len(hub.broker.lines)
+    server.stop()
+    hub.broker.wait_for_line("the directory is away", WITHIN_S, after=lines)
+    assert publishes(there, "up/gw/away", "1") == 0
+    comes(hub, clients, "blue", "gw", "there too").ping()
+    assert answer(hub, clients, "blue", "app", "app of blue") == UNAVAILABLE  # who has not come before
+    assert answer(hub, clients, "blue", "nobody", "x") == UNAVAILABLE
+    assert answer(hub, clients, "blue", "gw", "wrong") == UNAVAILABLE  # it may be another one by now
+    server.start()
+    hub.broker.wait_for_line("the directory is there again", WITHIN_S, after=lines)
+    assert answer(hub, clients, "blue", "nobody", "x") == NOT_AUTHORIZED
+    comes(hub, clients, "blue", "app", "app").ping()
+    assert publishes(there, "up/gw/away", "2") == 0
