@@ -12,16 +12,18 @@ from headrace.core.ports.directory import Account, Directory, Grants, Inquiry, R
 from headrace.core.ports.limits import Limits
 from headrace.mqtt import codec
 from headrace.mqtt import reason_codes as rc
-from headrace.mqtt.packets import Connect
+from headrace.mqtt.packets import Connect, Will
 from headrace.mqtt.properties import Properties
 from headrace.mqtt.protocol import ServerProtocol
 from headrace.services.access import AccessSettings, DirectoryAccess
 from headrace.services.accounts import ASKED_MAX
 from headrace.services.audit import Audit
+from headrace.services.pacing import known_of
 from headrace.storage.memory import MemoryLink
 from tenants import BLUE, GREEN, ByName
 
-CONNACK, SUBACK = 0x20, 0x90
+CONNACK, PUBACK, SUBACK = 0x20, 0x40, 0x90
+REFUSED = 0x80
 
 
 class Loop:
@@ -90,6 +92,9 @@ class OwnTopics(Grants):
     def allows(self, access: int, topic: bytes) -> bool:
         return topic.startswith(self.tenant.encode())
 
+    def may_retain(self, topic: bytes) -> bool:
+        return topic.endswith(b"kept")
+
     def allows_filter(self, topic_filter: str) -> bool:
         return topic_filter.startswith(self.tenant)
 
@@ -104,6 +109,7 @@ class Late(Directory):
         self.of: dict[str, Lines] = {}
         self.limits: dict[str, Limits] = {}
         self.with_rules = False
+        self.why = ""
 
     def find(self, inquiry: Inquiry) -> None:
         self.asked.append(inquiry)
@@ -125,6 +131,9 @@ class Late(Directory):
     def answer(self, at: int, account: Account | None = None) -> None:
         inquiry = self.asked.pop(at)
         inquiry.answer(account or self.account(inquiry.tenant))
+
+    def closed(self, tenant: str, user: str | None) -> str:
+        return self.why
 
     def reload(self) -> None:
         """Do nothing."""
@@ -302,3 +311,47 @@ def test_rules_and_limits_are_those_of_the_tenant(door: Door) -> None:
             client.subscribe(topic_filter)
         granted.append([body[-1] for first, body in client.take() if first == SUBACK])
     assert granted == [[1, 0x80, 0x80, 0x80], [0x80, 0x80, 1, 1]]
+
+
+def test_to_retain_is_asked_for_beside_to_publish(door: Door) -> None:
+    door.directory.with_rules = True
+    client = door.client("c", version=5, username=f"{BLUE}/ada", clean=True)
+    door.directory.answer(0)
+    assert door.is_in(client)
+    client.take()
+    for topic in (f"{BLUE}/kept", f"{BLUE}/other", f"{GREEN}/kept"):
+        client.publish(topic, b"x", qos=1, retain=True)
+    client.publish(f"{BLUE}/other", b"x", qos=1)
+    door.harness.sync()
+    answers = [body[2] if len(body) > 2 else 0 for first, body in client.take() if first == PUBACK]
+    assert [code if code >= REFUSED else 0 for code in answers] == [
+        0,
+        rc.NOT_AUTHORIZED,
+        rc.NOT_AUTHORIZED,
+        0,
+    ]
+
+
+@pytest.mark.parametrize(("topic", "retain", "code"), [("kept", True, 0), ("x", True, 0x87), ("x", False, 0)])
+def test_a_will_that_is_to_be_retained_is_asked_for_at_connect(
+    door: Door, topic: str, retain: bool, code: int
+) -> None:
+    door.directory.with_rules = True
+    will = Will(f"{BLUE}/{topic}", b"gone", 1, retain)
+    client = door.client("c", version=5, username=f"{BLUE}/ada", will=will)
+    door.directory.answer(0)
+    door.harness.sync()
+    assert codes(client) == [code]
+
+
+def test_who_is_closed_by_the_directory_must_go_and_is_held_while_here(door: Door) -> None:
+    held = object()
+    client = door.client("c", username=f"{BLUE}/ada")
+    account = door.directory.account(BLUE)
+    account.held = held
+    door.directory.answer(0, account)
+    assert door.is_in(client)
+    assert known_of(client.link).held is held
+    assert door.access.must_go(client.link) == ""
+    door.directory.why = "tenant_disabled"
+    assert door.access.must_go(client.link) == "tenant_disabled"

@@ -57,7 +57,29 @@ def test_a_second_reload_starts_again_and_asks_for_no_second_pass() -> None:
     assert len(rig.passes) == 1
 
 
-@pytest.mark.parametrize(("why", "code"), [("user_deleted", 0x87), ("banned", 0x98)])
+def test_changes_that_follow_each_other_keep_nobody_from_being_looked_at() -> None:
+    looked_at: list[str] = []
+
+    def judge(client_id: str) -> str:
+        looked_at.append(client_id)
+        return ""
+
+    rig = Rig(judge)
+    links: list[Any] = [rig.harness.client(f"c{number}").link for number in range(2 * LOOKED_AT_MAX)]
+    for _ in range(2):  # a change in every pass
+        rig.evicting.begin_after(lambda: links)
+        rig.one_pass()
+    assert looked_at == [link.client_id for link in links]
+    while rig.passes:
+        rig.one_pass()
+    assert looked_at == [link.client_id for link in links] * 2  # once more, for all changes since
+    rig.evicting.begin_after(list)
+    assert rig.passes == []
+
+
+@pytest.mark.parametrize(
+    ("why", "code"), [("user_deleted", 0x87), ("banned", 0x98), ("tenant_disabled", 0x98)]
+)
 def test_who_goes_is_told_why_and_its_will_is_published(why: str, code: int) -> None:
     rig = Rig(lambda client_id: why if client_id == "gone" else "")
     stays = rig.harness.client("stays", version=5)
