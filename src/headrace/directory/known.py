@@ -1,8 +1,8 @@
 """What a broker knows of the tenants and users of a directory at the moment. Runs on the loop.
 
 A user is known for as long as one of its clients is connected, since access control keeps it with the connection
-(`Account.held`), and beyond that as long as it is among those who came last; a tenant for as long as one of its users.
-Nothing is known of names that there are not.
+(`Account.held`), and beyond that as long as it is among those who came last; a tenant from its first client on, since its
+sessions, limits and wills stay when nobody of it is connected. Nothing is known of names that there are not.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Memory:
     def __init__(self, recent_max: int, names: ByPrefix) -> None:
         self._recent_max = recent_max
         self._names = names
-        self._tenants: WeakValueDictionary[str, KnownTenant] = WeakValueDictionary()
+        self._tenants: dict[str, KnownTenant] = {}
         self._recent: OrderedDict[KnownUser, None] = OrderedDict()
         self.stale: dict[Key, None] = {}
 
@@ -152,6 +152,8 @@ class Memory:
                 self._tenants[wanted.tenant] = tenant
             elif tenant is not None and found.revision >= tenant.read_at:
                 tenant.view, tenant.read_at, changed = found.tenant, found.revision, True
+                if tenant.view is None and not tenant.users:
+                    del self._tenants[tenant.name]
         if tenant is None:
             return False
         if wanted.user is not None:

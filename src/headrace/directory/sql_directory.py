@@ -223,6 +223,24 @@ class SqlDirectory(ports.Directory):
     def _secrets_of(self, tenant: str, user: str) -> UserSecrets:
         return UserSecrets(self._hashing, self._memory.user(tenant, self._names.user_of(user)))
 
+    # What is brought back
+
+    def read(self, users: Iterable[tuple[str, str | None]]) -> list[Found]:
+        """Return what there is to say of users, named as they sign in, with their tenants; None is nobody in particular.
+        Blocks. While the database is away there is nothing."""
+        wanted = []
+        for tenant, user in users:
+            name = None if user is None else self._names.user_of(user)
+            wanted.append(Wanted(tenant, name) if _can_be(name) else _NOBODY)
+        try:
+            return self._reader.look(wanted)
+        except DirectoryUnavailable:
+            return []
+
+    def take_over(self, found: Iterable[Found]) -> None:
+        """Know from now on what was read, for wills and limits of those who are not here. What is newer stays."""
+        self._take_over(found)
+
     # What has changed
 
     def _poll(self) -> None:

@@ -11,13 +11,14 @@ one failed write costs its own clients a moment, and the others nothing. A worke
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from headrace.backoff import Backoff
 from headrace.core.ports.link import Link
 from headrace.core.records.message_id import JournalName
 from headrace.core.shards.neighbours import Neighbours
+from headrace.core.state.state import Fold
 from headrace.core.worker import Worker
 from headrace.node.shard import OwnedShard, Surroundings, settle
 from headrace.peers.peers import Peers
@@ -61,6 +62,8 @@ class Holdings:
         self._doors: Doors | None = None
         self._bridges: Bridges | None = None
         self._names: dict[int, JournalName] = {}
+        # What has to be learned of a state before it begins: whose wills are due is decided then.
+        self.brought_back: Callable[[Fold], Awaitable[None]] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending = asyncio.Event()
 
@@ -197,6 +200,8 @@ class Holdings:
         shard = OwnedShard(number, storage, self._around)
         try:
             await shard.adopt()
+            if self.brought_back is not None:
+                await self.brought_back(shard.broker.fold)
             self.shards.append(shard)
             self.learn({number: shard.name})
             shard.name_sources(self._names)

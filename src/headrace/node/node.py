@@ -306,6 +306,7 @@ class Node:
             self._holdings.open(around)
             if self._tenants is not None:
                 self._tenants.open(self.worker)
+                self._holdings.brought_back = self._tenants.learn
         except BaseException:
             self._give_up_data()
             raise
@@ -369,6 +370,9 @@ class Node:
         if self._owns_process and threading.current_thread() is threading.main_thread():
             self._take_signals()
         self._recover()
+        for shard in self.shards:
+            if self._tenants is not None:
+                await self._tenants.learn(shard.broker.fold)
         self._holdings.learn({one.number: one.name for one in self.shards})
         for shard in self.shards:
             shard.start(self._doors.poller)

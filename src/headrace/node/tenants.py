@@ -5,6 +5,7 @@ Nothing of the database is imported without `tenants.enabled`: it comes with the
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from headrace.errors import HeadraceError
 from headrace.services.verifying import Loop
 
 if TYPE_CHECKING:
+    from headrace.core.state.state import Fold
     from headrace.core.worker import Worker
     from headrace.directory.engine import Patience
     from headrace.directory.sql_directory import SqlDirectory
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 FILE: Final = "directory.sqlite"  # in the data directory
 URL: Final = "directory.url"
+READ_AT_ONCE: Final = 200  # tenants and users in one transaction
+LOOKED_AT_ONCE: Final = 2000  # sessions in a pass of the loop
 
 log = structlog.get_logger("headrace")
 
@@ -79,6 +83,18 @@ class Tenants:
 
         self.directory.changed = changed
 
+    async def learn(self, fold: Fold) -> None:
+        """Know the tenants of a shard that is brought back, and the users whose wills may be due in it: what each may do
+        is asked when they are, and who left them is not here. While the database is away nothing is learned."""
+        names = [*((tenant, None) for tenant in fold.tenants), *await _leavers(fold)]
+        for at in range(0, len(names), READ_AT_ONCE):
+            some = names[at : at + READ_AT_ONCE]
+            self.directory.take_over(await asyncio.to_thread(self.directory.read, some))
+        for tenant in fold.tenants:
+            limits = self.directory.limits(tenant)
+            if limits is not None:
+                self._worker.quotas.give(tenant, limits)
+
     def _limit(self, tenant: str) -> None:
         """Give a tenant that is in a shard here the limits that it has by the directory."""
         if all(tenant not in broker.fold.tenants for broker in self._worker.brokers):
@@ -88,6 +104,17 @@ class Tenants:
             quotas.take_back(tenant)
         else:
             quotas.give(tenant, limits)
+
+
+async def _leavers(fold: Fold) -> list[tuple[str, str | None]]:
+    """Return who has left a will in a shard, by tenant and user."""
+    sessions, found = list(fold.by_incarnation.values()), dict[tuple[str, str | None], None]()
+    for at in range(0, len(sessions), LOOKED_AT_ONCE):
+        for session in sessions[at : at + LOOKED_AT_ONCE]:
+            if session.will is not None:
+                found[session.tenant.name, session.will.user] = None
+        await asyncio.sleep(0)
+    return list(found)
 
 
 def _opening(url: str, patience: Patience) -> Callable[[], Store]:

@@ -15,6 +15,8 @@ import pytest
 
 from directory_clock import ME
 from headrace.config import Config, DirectoryConfig, InvalidKey, TenantsConfig
+from headrace.core.records.record import DROP_NOT_ACCEPTED
+from headrace.directory.entries import Rule
 from headrace.directory.store import Store, open_store
 from headrace.node.node import Node
 
@@ -37,10 +39,10 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-def client(node: Node, user: str, password: str) -> aiomqtt.Client:
+def client(node: Node, user: str, password: str, will: aiomqtt.Will | None = None) -> aiomqtt.Client:
     port = int(node._doors.urls[0].rpartition(":")[2])
     return aiomqtt.Client(
-        "127.0.0.1", port, username=user, password=password, identifier=user, timeout=SECONDS
+        "127.0.0.1", port, username=user, password=password, identifier=user, will=will, timeout=SECONDS
     )
 
 
@@ -108,6 +110,40 @@ def test_who_is_disabled_is_put_out(tmp_path: Path) -> None:
         await until(lambda: sessions.connected == 0)
 
     asyncio.run(serving(config(tmp_path), use))
+
+
+@pytest.mark.parametrize("may", [True, False])
+def test_a_will_of_before_a_start_is_judged_by_the_rules_of_its_user(tmp_path: Path, may: bool) -> None:
+    """Nobody of the tenant is here when it is due."""
+    settings = config(tmp_path)
+
+    async def leave(node: Node, store: Store) -> None:
+        number = store.rules.add(
+            ME, Rule("acme", 0, "allow", ("publish", "retain"), "gone", "user", "gw")
+        ).number
+        will = aiomqtt.Will("gone", b"gw", 1, retain=True)
+        there = client(node, "acme/gw", "secret", will)
+        await there.__aenter__()
+        node.stop()
+        if not may:
+            store.rules.remove(ME, "acme", number)
+        with suppress(aiomqtt.MqttError):
+            await there.__aexit__(None, None, None)
+
+    async def find() -> None:
+        node = Node(settings, owns_process=False)
+        running = asyncio.create_task(node.run())
+        await node.ready.wait()
+        (broker,) = node.worker.brokers
+        (session,) = broker.fold.tenants["acme"].sessions.values()
+        await until(lambda: session.will is None)
+        dropped = broker.fold.tenants["acme"].counters.dropped
+        assert dropped.get(DROP_NOT_ACCEPTED, 0) == (0 if may else 1)
+        node.stop()
+        await running
+
+    asyncio.run(serving(settings, leave))
+    asyncio.run(find())
 
 
 def wrong(tmp_path: Path, url: str) -> str:
