@@ -370,9 +370,7 @@ class Node:
         if self._owns_process and threading.current_thread() is threading.main_thread():
             self._take_signals()
         self._recover()
-        for shard in self.shards:
-            if self._tenants is not None:
-                await self._tenants.learn(shard.broker.fold)
+        await self._learn_tenants()
         self._holdings.learn({one.number: one.name for one in self.shards})
         for shard in self.shards:
             shard.start(self._doors.poller)
@@ -420,6 +418,12 @@ class Node:
         if self._subscriptions is not None and self._devices is not None:
             self.worker.owned.join(self._subscriptions)
             self.worker.owned_devices.join(self._devices)
+
+    async def _learn_tenants(self) -> None:
+        """Know the tenants of what was brought back, where there are any, before wills are due in it."""
+        if self._tenants is not None:
+            for shard in self.shards:
+                await self._tenants.learn(shard.broker.fold)
 
     def _take_signals(self) -> None:
         """Take the signals, which only the main thread can; a node in another one is ended by `stop`."""
