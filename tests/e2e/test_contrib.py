@@ -32,8 +32,9 @@ HELM = shutil.which("helm")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     folder = tmp_path_factory.mktemp("broker")
     passwords = folder / "passwords"
-    passwords.touch()  # with access control there are metrics of its own
-    found = BrokerProcess(folder, {"access.password_file": passwords, "allow_anonymous": "true"})
+    passwords.touch()  # with access control there are metrics of its own, and with a store, here one that nobody serves
+    settings = {"access.password_file": passwords, "allow_anonymous": "true"}
+    found = BrokerProcess(folder, settings | {"queues.device": "redis://127.0.0.1:1"})
     yield found.start()
     found.end()
 
