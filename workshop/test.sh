@@ -34,7 +34,8 @@ check() {
 both=(tests/e2e/test_{bad_input,clusters,connect,flow,frames,in_flight,qos,retained,session,shared,topics,transports,wills}.py)
 pure=(tests/spark tests/conformance/test_statements.py tests/unit/{benchmarks,console,demo,mosquitto}
   tests/unit/{test_ownership,test_packaging,test_style,clients/frame/test_processed,clients/frame/test_transactions}.py
-  tests/unit/services/test_{acl_decisions,verifying}.py)
+  tests/unit/services/test_{acl_decisions,verifying}.py
+  tests/unit/directory/test_{engine,hashes,migrating,names,passwords,reader,store}.py)
 jobs=(tests/spark/jobs)
 tests_of() {
   case $1 in
