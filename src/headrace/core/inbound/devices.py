@@ -369,8 +369,10 @@ class DeviceLink(FrameHandler):
         frame, self._aside = self._aside, None
         if frame is not None:
             frame.run(self)
-        if not link.closed and not link.holds:
-            link.release()
+        if not link.holds:
+            link.crowd = None  # which it has left while its home was asked
+            if not link.closed:
+                link.release()
 
     def speaks_now(self, sn: bytes, client_id: str) -> None:
         """Note that a device may speak, and does from now on."""

@@ -20,6 +20,7 @@ from headrace.core.commit import (
 )
 from headrace.core.outbound.routing import many
 from headrace.core.ports.link import (
+    HELD_FOR_DISK,
     HELD_FOR_SHARD,
     HELD_FOR_SHARE,
     HELD_FOR_TURN,
@@ -144,8 +145,8 @@ class Gate(Crowds):
                 self.free(link, HELD_FOR_SHARE)
 
     def waiting(self) -> int:
-        """Return how many connections are held until a batch is durable."""
-        return len(self._over)
+        """Return how many connections are held until a batch is durable, and not for a full disk as well."""
+        return sum([link.holds & HELD_FOR_DISK == 0 for link in self._over])
 
     # A disk that is full, here or where other shards lie
 
@@ -166,7 +167,7 @@ class Gate(Crowds):
     # Shards that take less than comes
 
     def join(self, link: Link, crowd: Crowd) -> None:
-        if link.crowd is None:
+        if link.crowd is None and not link.closed:
             link.crowd = crowd
             crowd.waiting[link] = None
             self.crowded += 1

@@ -50,7 +50,7 @@ class Turns:
         while left > 0 and work > 0:
             left -= 1
             link = waiting.popleft()
-            if link.holds:
+            if link.holds and not link.closed:
                 waiting.append(link)  # nothing of it is parsed before it is let go
                 continue
             work -= self._worker.share

@@ -6,6 +6,7 @@ from harness import Harness
 from headrace.core.inbound.devices import DeviceLink
 from headrace.core.ports.access import Access, SignIn
 from headrace.core.ports.identity import Identity
+from headrace.core.ports.link import HELD_FOR_SHARD, Crowd
 from headrace.core.ports.voice import Voice
 from headrace.frames.bodies import hello_body
 from headrace.frames.frame import HELLO, PING, encode_frame
@@ -71,3 +72,19 @@ def test_what_follows_a_hello_is_answered_behind_it() -> None:
     assert heard.told == []
     harness.sync()
     assert heard.told == ["welcome", "pong", "welcome", "pong"]
+
+
+def test_a_device_that_waited_for_a_shard_and_its_home_is_held_for_a_shard_again() -> None:
+    """Its shard is behind no more first, then its home has answered: it waits in no crowd then."""
+    harness, crowd = Harness(), Crowd()
+    link, gate = MemoryLink(harness.worker), harness.broker.gate
+    client = DeviceLink(link, Heard(), harness.worker.bind_device)
+    client.take(ServerFrames(client, 1 << 16))
+    client.wait()
+    gate.join(link, crowd)
+    gate.disperse(crowd)
+    harness.worker.end_tick()
+    client.go_on()
+    assert (link.reading, link.holds, link.crowd) == (True, 0, None)
+    gate.join(link, crowd)
+    assert (link.reading, link.holds) == (False, HELD_FOR_SHARD)

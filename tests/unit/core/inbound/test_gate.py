@@ -75,3 +75,20 @@ def test_a_reason_that_is_not_there_is_freed_in_vain() -> None:
     gate.hold(client.link, HELD_FOR_SHARE)
     gate.free(client.link, HELD_FOR_DISK)
     assert client.link.holds == HELD_FOR_SHARE
+
+
+def test_who_has_gone_waits_in_no_crowd() -> None:
+    harness = Harness()
+    client, gate, crowd = harness.client("c"), harness.broker.gate, Crowd()
+    client.lose()
+    gate.join(client.link, crowd)
+    assert (crowd.waiting, gate.crowded, client.link.crowd) == ({}, 0, None)
+
+
+def test_who_is_held_for_a_full_disk_is_not_counted_for_its_share_as_well() -> None:
+    harness = Harness()
+    client, gate = harness.client("c"), harness.broker.gate
+    gate.hold(client.link, HELD_FOR_SHARE)
+    assert gate.waiting() == 1
+    gate.hold(client.link, HELD_FOR_DISK)
+    assert gate.waiting() == 0

@@ -6,7 +6,13 @@ import pytest
 
 from harness import Harness
 from headrace.core.inbound.turns import SHARE_LEAST, Turns
-from headrace.core.ports.link import HELD_FOR_SHARE, WORK_AT_ONCE
+from headrace.core.ports.link import (
+    HELD_FOR_DISK,
+    HELD_FOR_HOME,
+    HELD_FOR_SHARD,
+    HELD_FOR_SHARE,
+    WORK_AT_ONCE,
+)
 from headrace.core.worker import Worker
 from headrace.storage.memory import ManualScheduler, MemoryLink
 
@@ -24,6 +30,8 @@ class Flood(MemoryLink):
         self.work = 0
 
     def read_on(self) -> None:
+        if self.closed:
+            return
         self.work += int(self.worker.share)
         self.turns.take(self)
 
@@ -60,6 +68,19 @@ def test_those_whom_the_pass_has_no_room_for_come_first_in_the_next_one() -> Non
         before = done
     assert min(flood.work for flood in floods) == SHARE_LEAST
     assert max(flood.work for flood in floods) <= 2 * SHARE_LEAST
+
+
+@pytest.mark.parametrize("reason", [HELD_FOR_SHARE, HELD_FOR_DISK, HELD_FOR_SHARD, HELD_FOR_HOME])
+def test_who_was_held_and_has_gone_takes_nobodys_share(reason: int) -> None:
+    """Whatever it was held for, and whoever is to free it and does not: a closed connection is in no line."""
+    turns, floods = crowd(100)
+    for flood in floods[1:]:
+        flood.holds = reason
+        flood.closed = True
+    for _ in range(200):
+        turns.go_on()
+    assert list(turns.waiting) == floods[:1]
+    assert floods[0].worker.share == WORK_AT_ONCE
 
 
 def test_a_crowd_that_has_gone_is_forgotten_bit_by_bit() -> None:
