@@ -656,7 +656,7 @@ def without_secrets(config: Config) -> Config:
 
 def _without_password(url: str) -> str:
     """Return the address of a store with `HIDDEN` in the place of its password, if it has one."""
-    return re.sub(r"(?<=://)([^:@/?]*):[^@]*@", rf"\1:{HIDDEN}@", url)
+    return re.sub(r"(?<=://)([^:@/?]*):[^?]*@", rf"\1:{HIDDEN}@", url)
 
 
 def _shown(name: str, table: dict[str, Any]) -> list[str]:

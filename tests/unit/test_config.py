@@ -20,6 +20,7 @@ from headrace.config import (
     Endpoint,
     InvalidKey,
     PipelineConfig,
+    QueuesConfig,
     _keys,
     cluster_start_us,
     endpoint,
@@ -402,6 +403,13 @@ def test_the_reference_lists_every_key_of_a_bridge_with_its_default() -> None:
     topic, tls = plain.pop("topics")[0], plain.pop("tls")
     keys = plain | {f"topics[].{k}": v for k, v in topic.items()} | {f"tls.{k}": v for k, v in tls.items()}
     assert documented == keys | {"name": None, "addresses": None, "topics[].pattern": None}
+
+
+@pytest.mark.parametrize("password", ["pw", "p@ss", "p:a@s@s"])
+def test_the_whole_password_of_a_store_is_hidden(password: str) -> None:
+    url = f"redis://user:{password}@127.0.0.1:1?prefix=x"
+    shown = without_secrets(Config(queues=QueuesConfig(device=url))).queues.device
+    assert shown == f"redis://user:{HIDDEN}@127.0.0.1:1?prefix=x"
 
 
 def test_secrets_are_hidden_when_it_is_shown() -> None:

@@ -169,7 +169,7 @@ def server_of(info: bytes, nodes: bytes | None) -> Server:
         is_loading=fields.get("loading", "0") != "0",
         is_cluster=fields.get("cluster_enabled", "0") == "1",
         policy=fields["maxmemory_policy"],
-        appends=fields.get("aof_enabled", "0") == "1",
+        appends=fields.get("aof_enabled", "0") == "1" and fields.get("aof_last_write_status", "ok") == "ok",
         replicas=int(fields.get("connected_slaves", "0")),
         slots=slots,
         is_moving=is_moving,

@@ -128,6 +128,13 @@ def test_a_server_says_who_it_is() -> None:
     assert own_slots(b"") == ([], False)
 
 
+def test_a_server_whose_file_cannot_be_written_appends_nothing() -> None:
+    """A full disk: it has refused puts since, and what it took just before is not in the file."""
+    fails = INFO.replace(b"aof_enabled:1\r\n", b"aof_enabled:1\r\naof_last_write_status:err\r\n")
+    assert not server_of(fails, None).appends
+    assert server_of(fails.replace(b":err", b":ok"), None).appends
+
+
 def test_the_map_of_slots_names_primaries() -> None:
     reply = [
         [0, 5460, [b"127.0.0.1", 30001, b"e7d1"], [b"127.0.0.1", 30004, b"07c3"]],
