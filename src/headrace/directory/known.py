@@ -103,6 +103,9 @@ class Memory:
         self._tenants: dict[str, KnownTenant] = {}
         self._recent: OrderedDict[KnownUser, None] = OrderedDict()
         self.stale: dict[Key, None] = {}
+        self._newest = (
+            0  # of the revisions that were noted: what was found as of an older one may have changed since
+        )
 
     def tenant(self, name: str) -> KnownTenant | None:
         """Return a tenant, None if nothing is known of it."""
@@ -125,7 +128,8 @@ class Memory:
             self._recent.popitem(last=False)
 
     def note(self, key: Key, revision: int) -> None:
-        """Note that a tenant or one of its users has changed."""
+        """Note that a tenant or one of its users has changed, known or not: somebody may be looking for it just now."""
+        self._newest = max(self._newest, revision)
         tenant = self._tenants.get(key[0])
         if tenant is None:
             return
@@ -135,6 +139,7 @@ class Memory:
 
     def note_all(self, tenants: Iterator[KnownTenant]) -> None:
         """Note that anything of some tenants and their users may have changed, and that revisions begin anew."""
+        self._newest = 0
         for tenant in tenants:
             tenant.revision = tenant.read_at = 0
             self.stale[tenant.name, None] = None
@@ -150,6 +155,11 @@ class Memory:
             if tenant is None and found.tenant is not None:
                 tenant = KnownTenant(wanted.tenant, found.tenant, found.revision, self._names)
                 self._tenants[wanted.tenant] = tenant
+                if (
+                    found.revision < self._newest
+                ):  # changes were noted while nobody knew it: it is read once more
+                    tenant.revision = self._newest
+                    self.stale[tenant.name, None] = None
             elif tenant is not None and found.revision >= tenant.read_at:
                 tenant.view, tenant.read_at, changed = found.tenant, found.revision, True
                 if tenant.view is None and not tenant.users:
@@ -171,6 +181,8 @@ class Memory:
             if found.user is not None:
                 user = tenant.users[name] = KnownUser(tenant, name, found.user, found.revision)
                 self.came(user)
+                if found.revision < self._newest:
+                    self.stale[tenant.name, name] = None
             return False
         if found.revision < user.read_at:
             return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 
 class Poller:
@@ -49,4 +50,5 @@ class Poller:
         """Tell of a change between there and away, once."""
         if (error is not None) != self._away:
             self._away = error is not None
-            self._told(error)
+            with suppress(Exception):  # a log that nobody can write to: polling goes on
+                self._told(error)

@@ -57,6 +57,28 @@ def test_a_change_makes_what_is_known_stale_until_it_was_read_again() -> None:
     assert not known.stale
 
 
+def test_what_changed_while_it_was_looked_for_is_read_once_more() -> None:
+    """The look-up has read an older state, and comes behind the change: of a user that nobody knew, or of a tenant."""
+    known = memory()
+    known.note(("acme", "gw"), 7)
+    known.learn(found(6, tenant(), user()))
+    assert set(known.stale) == {("acme", None), ("acme", "gw")}
+    known.learn(found(7, tenant(), user(disabled=True)))
+    one = known.user("acme", "gw")
+    assert one is not None
+    assert (one.closed(), dict(known.stale)) == ("user_disabled", {})
+    known.note(("acme", "other"), 8)
+    known.learn(
+        Found(
+            Wanted("acme", "other"),
+            7,
+            tenant(),
+            UserView(User("acme", "other", False, 0, 1, "h"), Policy(())),
+        )
+    )
+    assert ("acme", "other") in known.stale
+
+
 def test_rules_are_another_object_after_every_change() -> None:
     known = memory()
     known.learn(found(1, tenant(), user()))

@@ -238,6 +238,23 @@ def test_the_poller_goes_on_whatever_happens_and_says_once_that_a_poll_fails(err
     assert told == [error, None]
 
 
+def test_a_log_that_cannot_be_written_does_not_end_the_poller() -> None:
+    polled = threading.Semaphore(0)
+
+    def told(error: Exception | None) -> None:
+        raise BrokenPipeError
+
+    def poll() -> None:
+        polled.release()
+        raise DirectoryUnavailable("away")
+
+    poller = Poller(poll, 0.02, told)
+    poller.start()
+    for _ in range(4):
+        assert polled.acquire(timeout=60)
+    assert poller.stop(60)
+
+
 def test_an_outage_that_was_told_before_is_not_told_by_the_poller() -> None:
     told, polled = list[Exception | None](), threading.Event()
     poller = Poller(polled.set, 0.02, told.append, is_away=True)
