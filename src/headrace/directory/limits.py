@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from headrace.core.ports.limits import Limits
 from headrace.directory.reader import TenantView
+
+_NONE: Final = -1  # where 0 is: any number
 
 
 def limits_of(view: TenantView | None, usual: Limits) -> Limits | None:
@@ -13,7 +17,9 @@ def limits_of(view: TenantView | None, usual: Limits) -> Limits | None:
     limits, quotas, settings = Limits(), view.quotas, view.settings
     limits.take(usual)
     limits.over_rate = settings.get("over_rate", limits.over_rate)
-    limits.retained_messages_max = quotas.get("retained_messages", limits.retained_messages_max)
+    retained = quotas.get("retained_messages")
+    if retained is not None:
+        limits.retained_messages_max = retained or _NONE
     backlog = quotas.get("backlog_bytes")
     if backlog is not None:
         limits.tenant_backlog_bytes_max = max(1, backlog)  # where 0 would be: any number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.core.ports.limits import NAMES, Limits
+from headrace.core.state.retained import RetainedStore
 from headrace.directory.entries import ACTIVE, Tenant
 from headrace.directory.limits import limits_of
 from headrace.directory.policy import Policy
@@ -40,4 +41,6 @@ def test_quotas_and_settings_become_limits_and_the_rest_is_usual() -> None:
 def test_nothing_is_nothing_and_not_any_number() -> None:
     found = of({"retained_messages": 0, "backlog_bytes": 0})
     assert found is not None
-    assert (found.retained_messages_max, found.tenant_backlog_bytes_max) == (0, 1)
+    assert not RetainedStore().has_room_for(b"a", 3, 1, found.retained_messages_max, found.retained_bytes_max)
+    assert RetainedStore().has_room_for(b"a", 2, 0, found.retained_messages_max, found.retained_bytes_max)
+    assert found.tenant_backlog_bytes_max == 1
