@@ -88,14 +88,28 @@ def delete_command(name: str, if_revision: int | None, url: str) -> None:
     """Delete tenant NAME with its users, rules and tokens. The name stays taken until it is released."""
     with opened(url) as store:
         store.tenants.delete(actor(), name, if_revision)
-    click.echo(f"tenant {name} is being deleted; `headrace tenant release {name}` gives its name free")
+    click.echo(
+        f"tenant {name} is being deleted; `headrace tenant release {name} --force` gives its name free"
+    )
 
 
 @tenant.command("release")
 @click.argument("name")
+@click.option(
+    "--force", is_flag=True, help="although a new tenant NAME would have what brokers hold of the old one"
+)
 @of_a_directory
-def release_command(name: str, url: str) -> None:
-    """Give the name of a deleted tenant free: no broker has sessions or messages of it any more."""
+def release_command(name: str, force: bool, url: str) -> None:
+    """Give the name of a deleted tenant free, with --force.
+
+    Brokers do not remove what they have of a tenant yet: whoever is made under the name would find its sessions, with
+    what waits in them, and its retained messages.
+    """
+    if not force:
+        raise click.ClickException(
+            f"brokers may have sessions and retained messages of {name}, which a new tenant of that name would get: "
+            "drop them first (`headrace session drop`), then release it with --force"
+        )
     with opened(url) as store:
         store.tenants.release(actor(), name)
 

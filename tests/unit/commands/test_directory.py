@@ -68,7 +68,8 @@ def test_a_tenant_from_its_first_day_to_its_last(typed: Typed) -> None:
     assert typed("user", "list", "acme") == ""
     typed("tenant", "delete", "acme")
     assert "tenant release acme" in typed.error("tenant", "create", "acme")
-    typed("tenant", "release", "acme")
+    assert "a new tenant of that name would get" in typed.error("tenant", "release", "acme")
+    typed("tenant", "release", "acme", "--force")
     assert typed("tenant", "list", "--json") == ""
     log = typed("directory", "changes")
     assert "s3cret" not in log + typed("directory", "changes", "--json")
