@@ -53,9 +53,9 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 HIDDEN = "(hidden)"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _DATABASE = re.compile(r"(sqlite|postgres|postgresql|mysql|mariadb)://")
-_SECRET_OF_URL = re.compile(
-    r"(?<=://)([^/@]*):.*@"
-)  # up to the last @: a password may have one that is not escaped
+_PASSWORD_OF_URL = re.compile(
+    r"(?<=://)([^:/@]*):.*@"
+)  # up to the last @: a password may have : and @ as they are
 _SECRET_WORDS = ("password", "secret", "token", "credential", "access.key", "account.key")
 
 
@@ -647,16 +647,15 @@ def without_secrets(config: Config) -> Config:
         device=_without_password(config.queues.device),
         application=_without_password(config.queues.application),
     )
-    url = _SECRET_OF_URL.sub(rf"\1:{HIDDEN}@", config.directory.url)
-    directory = msgspec.structs.replace(config.directory, url=url)
+    directory = msgspec.structs.replace(config.directory, url=_without_password(config.directory.url))
     return msgspec.structs.replace(
         config, bridge=bridges, pipeline=pipeline, queues=queues, directory=directory
     )
 
 
 def _without_password(url: str) -> str:
-    """Return the address of a store with `HIDDEN` in the place of its password, if it has one."""
-    return re.sub(r"(?<=://)([^:@/?]*):[^?]*@", rf"\1:{HIDDEN}@", url)
+    """Return the URL of a store or a database with `HIDDEN` in the place of its password, if it has one."""
+    return _PASSWORD_OF_URL.sub(rf"\1:{HIDDEN}@", url)
 
 
 def _shown(name: str, table: dict[str, Any]) -> list[str]:

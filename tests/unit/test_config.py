@@ -17,6 +17,7 @@ from headrace.config import (
     RELOADED,
     BridgeConfig,
     Config,
+    DirectoryConfig,
     Endpoint,
     InvalidKey,
     PipelineConfig,
@@ -406,10 +407,13 @@ def test_the_reference_lists_every_key_of_a_bridge_with_its_default() -> None:
 
 
 @pytest.mark.parametrize("password", ["pw", "p@ss", "p:a@s@s"])
-def test_the_whole_password_of_a_store_is_hidden(password: str) -> None:
-    url = f"redis://user:{password}@127.0.0.1:1?prefix=x"
-    shown = without_secrets(Config(queues=QueuesConfig(device=url))).queues.device
-    assert shown == f"redis://user:{HIDDEN}@127.0.0.1:1?prefix=x"
+def test_the_whole_password_of_a_store_and_a_database_is_hidden(password: str) -> None:
+    def url(password: str) -> str:
+        return f"redis://user:{password}@127.0.0.1:1?prefix=x"
+
+    given = Config(queues=QueuesConfig(device=url(password)), directory=DirectoryConfig(url=url(password)))
+    shown = without_secrets(given)
+    assert (shown.queues.device, shown.directory.url) == (url(HIDDEN), url(HIDDEN))
 
 
 def test_secrets_are_hidden_when_it_is_shown() -> None:
