@@ -303,6 +303,7 @@ class Node:
         self.stores = OpenStores(self.config.queues, self._store_failed)
         around = Surroundings(self.worker, self.watchdog, full_disk, self._holdings.fail, log, self.stores)
         try:
+            self.stores.open()
             self._holdings.open(around)
             if self._tenants is not None:
                 self._tenants.open(self.worker)

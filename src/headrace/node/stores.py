@@ -31,18 +31,23 @@ class OpenStores:
     """The stores of one worker, by their addresses. `window_ms`: for so long the journal keeps what they have."""
 
     def __init__(self, queues: QueuesConfig, contain: Callable[[Exception], None]) -> None:
-        """Begin to connect. Raises InvalidKey for a store that this installation cannot use."""
+        """Begin with none that is open. `contain` is told of what goes wrong in one, and nobody has foreseen."""
+        self._contain = contain
         self._addresses = {DEVICE: queues.device, APPLICATION: queues.application}
         self._stores: dict[str, RedisStore] = {}
         self._shared: dict[str, SharedStore] = {}
         self._names: dict[str, str] = {}
         self._counters: dict[str, list[StoreCounters]] = {}  # by name; of all shards that there were
         self.window_ms = ALWAYS if queues.window_s == "always" else int(queues.window_s * 1000)
+
+    def open(self) -> None:
+        """Begin to connect. Raises InvalidKey for a store that this installation cannot use; those before it are for
+        `close` then."""
         for session_type, address in self._addresses.items():
             if address != JOURNAL and address not in self._stores:
-                self._open(address, KEYS[session_type], contain)
+                self._open(address, KEYS[session_type])
 
-    def _open(self, address: str, key: str, contain: Callable[[Exception], None]) -> None:
+    def _open(self, address: str, key: str) -> None:
         try:
             from headrace.stores.redis.store import RedisStore
         except ImportError:
@@ -52,7 +57,7 @@ class OpenStores:
             found = redis_address.parse(address)
         except ValueError as error:
             raise InvalidKey(key, str(error)) from None
-        store = self._stores[address] = RedisStore(found, contain)
+        store = self._stores[address] = RedisStore(found, self._contain)
         self._shared[address] = SharedStore(store)
         scheme = "rediss" if found.tls is not None else "redis"
         self._names[address] = f"{scheme}://{','.join(f'{host}:{port}' for host, port in found.places)}"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiomqtt
+import msgspec
 import pytest
 
 from headrace.address import locate
-from headrace.config import Config
+from headrace.config import Config, QueuesConfig
 from headrace.core.homes import Homes
 from headrace.data.layout import Layout
 from headrace.errors import ConfigError
@@ -99,6 +101,23 @@ def test_a_start_that_fails_gives_up_the_data_directory(tmp_path: Path) -> None:
 
     for _ in range(2):  # the second one would not get a lock that is held
         with pytest.raises((OSError, ConfigError), match="listeners"):
+            asyncio.run(fail())
+
+
+def test_a_store_that_cannot_be_used_gives_up_the_data_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "headrace.stores.redis.store", None)  # as if hiredis were not installed
+    queues = QueuesConfig(device="redis://127.0.0.1:1")
+
+    async def fail() -> None:
+        Node(
+            msgspec.structs.replace(config(tmp_path / "data", "tcp://127.0.0.1:0"), queues=queues),
+            owns_process=False,
+        )
+
+    for _ in range(2):  # the second one would not get a lock that is held
+        with pytest.raises(ConfigError, match=r"queues\.device: a Redis needs hiredis"):
             asyncio.run(fail())
 
 

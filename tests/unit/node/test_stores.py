@@ -24,6 +24,7 @@ def with_stores(queues: QueuesConfig, look: Callable[[OpenStores], None]) -> Non
         raised: list[Exception] = []
         stores = OpenStores(queues, raised.append)
         try:
+            stores.open()
             look(stores)
         finally:
             stores.close()
