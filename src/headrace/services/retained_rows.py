@@ -157,8 +157,10 @@ class RetainedRows:
             walk.is_busy = True
             try:
                 walk.rows = await self._taken(walk.walk, limit)
-            finally:
-                walk.is_busy = False
+            except BaseException:
+                self._walks.drop(number)  # what it had come to is in no page: who asks again begins anew
+                raise
+            walk.is_busy = False
             walk.page += 1
         return walk.rows, None if walk.walk.done else Place(walk.page, number)
 

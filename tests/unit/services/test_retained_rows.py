@@ -150,6 +150,30 @@ def test_walks_that_nobody_goes_on_with_are_gone(
     loop.run_until_complete(asyncio.wait_for(life(), 10))
 
 
+def test_a_walk_that_failed_is_not_gone_on_with(
+    harness: Harness, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had taken from the tree is in no page, and would be left out of the list without a word."""
+    walks = Walks(RUN)
+    rows = rows_of(harness, walks)
+
+    async def life() -> None:
+        _, place = await rows.page(Kept("default"), 2, Place())
+        assert place is not None
+        with monkeypatch.context() as fails:
+            fails.setattr(retained_rows, "asdict", fail)
+            with pytest.raises(MemoryError):
+                await rows.page(Kept("default"), 2, place)
+        assert len(walks) == 0
+        with pytest.raises(ValueError, match="begin anew"):
+            await rows.page(Kept("default"), 2, place)
+
+    def fail(_: object) -> dict[str, object]:
+        raise MemoryError
+
+    loop.run_until_complete(life())
+
+
 def test_a_walk_gives_way_and_a_page_ends_where_much_was_looked_at(
     harness: Harness, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
