@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from headrace.directory.entries import ACTIONS, DENY, Rule
-from headrace.mqtt.topics import split_share
-from headrace.services.filters import Names, RuleTree
+from headrace.services.filters import Names, RuleTree, may_receive
 
 PUBLISH: Final = 1
 SUBSCRIBE: Final = 2
@@ -56,17 +55,4 @@ class Permissions:
     def allows_filter(self, topic_filter: str) -> bool:
         """Return whether anything that the filter matches could be received. A shared subscription needs all of it: one
         rule that allows it all, and none that denies some."""
-        group, wanted = split_share(topic_filter)
-        denied = SUBSCRIBE << _DENIED
-        if group:
-            return self._any(SUBSCRIBE, wanted, True) and not self._any(denied, wanted, False)
-        return self._any(SUBSCRIBE, wanted, False) and not self._any(denied, wanted, True)
-
-    def _any(self, right: int, wanted: str, covering: bool) -> bool:
-        """Return whether a rule about this right covers, or else overlaps, the filter."""
-        for tree in self._trees:
-            if tree.rights & right:
-                ask = tree.covering if covering else tree.overlapping
-                if ask(wanted, self._names) & right:
-                    return True
-        return False
+        return may_receive(self._trees, self._names, topic_filter, SUBSCRIBE, SUBSCRIBE << _DENIED)

@@ -26,8 +26,8 @@ from weakref import WeakSet, WeakValueDictionary
 
 from headrace.core.ports import directory as ports
 from headrace.errors import ConfigError
-from headrace.mqtt.topics import malformed_filter, split_share
-from headrace.services.filters import Names, RuleTree
+from headrace.mqtt.topics import malformed_filter
+from headrace.services.filters import Names, RuleTree, may_receive
 
 REMEMBERED_BYTES_MAX = 16 << 20  # of all answers together; then they are forgotten and found again
 REMEMBERED_TOPIC_MAX = 256  # longer ones are asked about each time
@@ -69,19 +69,7 @@ class Grants(ports.Grants):
     def allows_filter(self, topic_filter: str) -> bool:
         """Return whether anything that the filter matches could be read. A shared subscription needs all of it: one
         rule that reads it all."""
-        group, wanted = split_share(topic_filter)
-        if group:
-            return self._any(READ, wanted, True) and not self._any(DENY, wanted, False)
-        return self._any(READ, wanted, False) and not self._any(DENY, wanted, True)
-
-    def _any(self, right: int, wanted: str, covering: bool) -> bool:
-        """Return whether a rule about this right covers, or else overlaps, the filter."""
-        for tree in self._trees:
-            if tree.rights & right:
-                ask = tree.covering if covering else tree.overlapping
-                if ask(wanted, self._names) & right:
-                    return True
-        return False
+        return may_receive(self._trees, self._names, topic_filter, READ, DENY)
 
 
 @dataclass(eq=False)

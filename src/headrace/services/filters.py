@@ -8,7 +8,9 @@ the user name; they are filled in while walking, so that one tree serves all cli
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+from headrace.mqtt.topics import split_share
 
 _MARK = re.compile("%[cu]")
 _BEYOND_A_LEVEL = re.compile("[+#/]")
@@ -166,6 +168,28 @@ class RuleTree:
         for node in nodes:
             found |= node.here | node.below
         return found
+
+
+def may_receive(
+    trees: Sequence[RuleTree], names: Names, topic_filter: str, allowed: int, denied: int
+) -> bool:
+    """Return whether anything that a filter matches could be received by the rules of some trees, of which `allowed` and
+    `denied` are the rights. A shared subscription needs all of it: one rule that allows it all, none that denies some."""
+    group, wanted = split_share(topic_filter)
+    whole = bool(group)
+    return _any(trees, names, wanted, allowed, covering=whole) and not _any(
+        trees, names, wanted, denied, covering=not whole
+    )
+
+
+def _any(trees: Sequence[RuleTree], names: Names, wanted: str, right: int, *, covering: bool) -> bool:
+    """Return whether a rule about this right covers, or else overlaps, the filter."""
+    for tree in trees:
+        if tree.rights & right:
+            ask = tree.covering if covering else tree.overlapping
+            if ask(wanted, names) & right:
+                return True
+    return False
 
 
 def _named(node: _Node, level: str, names: Names, first: bool) -> list[_Node]:
