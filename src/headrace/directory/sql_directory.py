@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from headrace.core.ports import directory as ports
@@ -279,14 +280,13 @@ class SqlDirectory(ports.Directory):
     def _stale_ones(self) -> list[Wanted]:
         """Return some of those of which something has changed; who is not known any more is forgotten."""
         memory, wanted = self._memory, list[Wanted]()
-        for tenant, name in list(memory.stale):
-            is_known = memory.tenant(tenant) if name is None else memory.user(tenant, name)
-            if is_known is None:
-                del memory.stale[tenant, name]
-            else:
-                wanted.append(Wanted(tenant, name, with_tenant=name is None))
-            if len(wanted) == REFRESHED_AT_ONCE:
-                break
+        while memory.stale and not wanted:
+            for tenant, name in list(islice(memory.stale, REFRESHED_AT_ONCE)):
+                is_known = memory.tenant(tenant) if name is None else memory.user(tenant, name)
+                if is_known is None:
+                    del memory.stale[tenant, name]
+                else:
+                    wanted.append(Wanted(tenant, name, with_tenant=name is None))
         return wanted
 
     def _refreshed(self, done: Future[list[Found]]) -> None:

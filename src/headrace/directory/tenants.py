@@ -100,11 +100,7 @@ class Tenants:
         """Set these quotas and leave the others; `none` takes one away. Returns all. Raises InvalidField, NotThere,
         NotInThatState, ChangedMeanwhile."""
         wanted = {key: quota(key, text) for key, text in values.items()}
-        with self._database.writing(actor) as writing:
-            _check(writing, name, if_revision)
-            _put(writing, QUOTAS, name, wanted)
-            _note_state(writing, name, "", "quotas set", **wanted)
-            return _values(writing.connection, QUOTAS, name)
+        return self._set(actor, name, QUOTAS, "quotas set", wanted, if_revision)
 
     def set_settings(
         self, actor: Actor, name: str, values: Values, if_revision: int | None = None
@@ -112,11 +108,23 @@ class Tenants:
         """Set these settings and leave the others; `default` takes one away. Returns all. Raises InvalidField, NotThere,
         NotInThatState, ChangedMeanwhile."""
         wanted = {key: setting(key, text) for key, text in values.items()}
+        return self._set(actor, name, SETTINGS, "settings set", wanted, if_revision)
+
+    def _set(
+        self,
+        actor: Actor,
+        name: str,
+        table: Table,
+        what: str,
+        wanted: Mapping[str, int | None] | Mapping[str, str | None],
+        if_revision: int | None,
+    ) -> dict[str, Any]:
+        """Set values of a tenant in a table, None takes one away, and return all that it has there."""
         with self._database.writing(actor) as writing:
             _check(writing, name, if_revision)
-            _put(writing, SETTINGS, name, wanted)
-            _note_state(writing, name, "", "settings set", **wanted)
-            return _values(writing.connection, SETTINGS, name)
+            _put(writing, table, name, wanted)
+            _note_state(writing, name, "", what, **wanted)
+            return _values(writing.connection, table, name)
 
     def quotas(self, name: str) -> dict[str, int]:
         """Return the quotas that a tenant has."""
