@@ -32,6 +32,7 @@ tokens are read on a thread.
 
 from __future__ import annotations
 
+from functools import partial
 from http import HTTPStatus
 from itertools import chain
 from typing import Annotated, Any, Final, Generic, TypeVar
@@ -142,16 +143,14 @@ def _filter(text: str) -> str:
     return text
 
 
-def _topic(text: str) -> str:
+def _topic_name(needed: str, text: str) -> str:
     if not valid_topic(text.encode("utf-8")):
-        raise ValueError("it is no topic name: what is removed is named exactly, without wildcards")
+        raise ValueError(f"it is no topic name{needed}")
     return text
 
 
-def _topic_of_messages(text: str) -> str:
-    if not valid_topic(text.encode("utf-8")):
-        raise ValueError("it is no topic name, which has no wildcards")
-    return text
+_TO_REMOVE: Final = partial(_topic_name, ": what is removed is named exactly, without wildcards")
+_TOPIC: Final = partial(_topic_name, ", which has no wildcards")
 
 
 def _cluster(text: str) -> str:
@@ -168,7 +167,7 @@ def _client(text: str) -> str:
 
 _TENANT: Final = named("tenant", DEFAULT_TENANT)
 _ANY: Final = (Parameter("topic", _filter, ""), named("tenant"))
-_ONE: Final = (_TENANT, Parameter("topic", _topic, required=True))
+_ONE: Final = (_TENANT, Parameter("topic", _TO_REMOVE, required=True))
 _PAGE: Final = paging(LIMIT_MAX, LIMIT_MAX)
 _TRACE: Final = Parameter("id", str)
 _OVER: Final = "this trace is over"
@@ -293,7 +292,7 @@ SUBSCRIPTIONS: Final = Resource(
         *_LISTED,
         one_of("state", STATES),
         Parameter("filter", _filter, ""),
-        Parameter("topic", _topic_of_messages, ""),
+        Parameter("topic", _TOPIC, ""),
         *_SHORT_PAGE,
     ),
     summary="List the subscriptions of sessions",
@@ -313,7 +312,7 @@ RETAINED_MESSAGE: Final = Resource(
     "/v1/retained/{topic:path}",
     READ,
     AtHome(lambda homes, values: homes.of_topic(values["tenant"], values["topic"])),
-    (_TENANT, Parameter("topic", _topic_of_messages, required=True)),
+    (_TENANT, Parameter("topic", _TOPIC, required=True)),
     summary="Show a retained message",
     answer=RetainedMessage,
 )

@@ -17,7 +17,7 @@ from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.errors import BrokersOwn, NotThere
 
 _CLIENT_ID = click.argument("client_id", callback=exact_name)
-_OF_TENANT = click.option(
+of_tenant = click.option(
     "--tenant", default=DEFAULT_TENANT, show_default=True, callback=exact_name, help="whose it is"
 )
 
@@ -80,7 +80,7 @@ def tell_unanswered(shards: list[int]) -> None:
 
 @client.command("show")
 @_CLIENT_ID
-@_OF_TENANT
+@of_tenant
 @of_a_broker
 def show_client(
     client_id: str,
@@ -93,7 +93,7 @@ def show_client(
 
 @client.command("kick")
 @_CLIENT_ID
-@_OF_TENANT
+@of_tenant
 @of_a_broker
 def kick_client(
     client_id: str,

@@ -6,18 +6,14 @@ import json
 
 import click
 
-from headrace.commands.client import list_rows
+from headrace.commands.client import list_rows, of_tenant
 from headrace.commands.frame import exact_name
 from headrace.commands.storage import ends_with_its_reader
 from headrace.commands.watch import of_a_broker
 from headrace.console.admin import AdminClient
-from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.errors import NotThere
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="a JSON object a line")
-_OF_TENANT = click.option(
-    "--tenant", default=DEFAULT_TENANT, show_default=True, callback=exact_name, help="whose it is"
-)
 
 
 @click.group()
@@ -61,7 +57,7 @@ def retained() -> None:
 
 
 @retained.command("list")
-@_OF_TENANT
+@of_tenant
 @click.option("--filter", "topics", callback=exact_name, help="on topics that this topic filter matches")
 @_JSON
 @of_a_broker
@@ -78,7 +74,7 @@ def list_retained(tenant: str, topics: str | None, as_json: bool, client: AdminC
 
 @retained.command("show")
 @click.argument("topic", callback=exact_name)
-@_OF_TENANT
+@of_tenant
 @of_a_broker
 def show_retained(topic: str, tenant: str, client: AdminClient) -> None:
     """Print the retained message of TOPIC with all that is in it, as JSON. Exit status 1 if there is none."""
