@@ -18,15 +18,15 @@ CLOSED: Final = 4  # the `state` in which nothing is parsed any more
 # What came of the bytes that the parser was given last.
 WHOLE: Final = 0  # a packet was finished with them, or nothing was expected of them
 PARTIAL: Final = 1  # they belong to a packet that is not finished
-MORE: Final = 2  # `packets_at_once` were handled, and more wait for `go_on`
+MORE: Final = 2  # `packets_at_once` were handled, and more wait for `parse_on`
 UNLIMITED: Final = 1 << 60
 
 
 class ByteStream:
     """Base of all parsers. `version` is 0 until it is known.
 
-    `packets_at_once` bounds what one call of `receive_data` handles: what is behind it waits for `go_on`. `outcome` says
-    what came of the last bytes: WHOLE, PARTIAL or MORE.
+    `packets_at_once` bounds what one call of `receive_data` handles: what is behind it waits for `parse_on`. `outcome`
+    says what came of the last bytes: WHOLE, PARTIAL or MORE.
     """
 
     def __init__(self) -> None:
@@ -79,9 +79,9 @@ class ByteStream:
 
     def release(self) -> None:
         self._held = False
-        self.go_on()
+        self.parse_on()
 
-    def go_on(self) -> None:
+    def parse_on(self) -> None:
         """Handle what waits, as far as one call may: after `release`, and after the outcome MORE."""
         self._spent = False
         if self._unfinished and not self._finished():
@@ -124,7 +124,7 @@ class ByteStream:
         self._unfinished = False
 
     def _interrupt(self, data: bytes, pos: i64) -> None:
-        """Handle nothing more now: what is behind `pos` waits for `release` or `go_on`."""
+        """Handle nothing more now: what is behind `pos` waits for `release` or `parse_on`."""
         if self._held:
             self._rest = bytearray(data[pos:])
         elif pos < len(data) or self._unfinished:

@@ -211,7 +211,7 @@ class RemoteLink(StreamLink):
             request = SubscriptionRequest(name, qos, True, True, 1)
             self._awaited[packet_id] = name
             self.send(codec.encode_subscribe(version, packet_id, [request]))
-        self._go_on()
+        self._begin_once_answered()
 
     def _free_below(self, packet_id: int) -> int:
         """Return the next packet id downwards that no message in flight has."""
@@ -225,11 +225,11 @@ class RemoteLink(StreamLink):
         name = self._awaited.pop(packet.packet_id, "")
         if name and packet.reason_codes[0] > 2:
             self.refused_filters.append(name)
-        self._go_on()
+        self._begin_once_answered()
 
     def on_puback(self, packet_id: int, reason_code: int) -> None:
         if self._awaited and self._awaited.pop(packet_id, None) is not None:
-            self._go_on()
+            self._begin_once_answered()
             return
         self._answered(packet_id, reason_code)
         self.broker.on_puback(self, packet_id, reason_code)
@@ -271,7 +271,7 @@ class RemoteLink(StreamLink):
             self.broker.on_pubrec(self, packet_id, rc.UNSPECIFIED_ERROR)
         self._on_drop("given up", topic, f"the remote broker closed {times} connections at it")
 
-    def _go_on(self) -> None:
+    def _begin_once_answered(self) -> None:
         """Go on when everything of the handshake is answered: NOT-ACKED first, then the backlog, then live."""
         if self._awaited or self.ready:
             return

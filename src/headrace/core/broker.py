@@ -1,6 +1,6 @@
 """The broker: what happens at each packet. This file is the table of contents of the core and reads like section 3.
 
-Runs on the loop, called by connections (`on_*`), by group commit (`apply`) and by the worker (`end_tick`, `go_on`,
+Runs on the loop, called by connections (`on_*`), by group commit (`apply`) and by the worker (`end_tick`, `after_flush`,
 `on_timer`), which has what is not of one shard. A record takes effect when the journal's high watermark has passed it:
 PUBACK means that.
 """
@@ -275,7 +275,7 @@ class Broker(BatchListener):
 
     def apply(self, record: Record) -> i64:
         if self.router.unfinished():
-            return self.router.go_on()
+            return self.router.route_on()
         if record.kind == KIND_MESSAGE:
             return self._apply_message(cast(Message, record))
         if record.kind == KIND_NONE:
@@ -441,24 +441,24 @@ class Broker(BatchListener):
         except Exception as error:  # noqa: BLE001  the other steps are others' work
             self._step_failed("journal", error)
         try:
-            if self.router.fan_out.go_on():
+            if self.router.fan_out.deliver_some():
                 self.worker.request_tick()
             self.gate.let_go()
         except Exception as error:  # noqa: BLE001
             self._step_failed("delivery", error)
 
-    def go_on(self) -> None:
+    def after_flush(self) -> None:
         """End a tick when everything was written: do a share of what is left, and read on."""
         step: i64 = 0
         while step < _STEPS:
             try:  # one for all of them: to enter it costs as much as a step that has nothing to do
                 if step < 1:
                     step = 1
-                    if self.unread.has_news and self.unread.go_on():
+                    if self.unread.has_news and self.unread.try_again():
                         self.worker.request_tick()
                     if self.delivery.feed_hungry():
                         self.worker.request_tick()
-                    if self.stored is not None and self.stored.go_on():
+                    if self.stored is not None and self.stored.ask_stores():
                         self.worker.request_tick()
                 if step < 2:
                     step = 2
@@ -467,7 +467,7 @@ class Broker(BatchListener):
                 if step < _STEPS:
                     step = _STEPS
                     self.gate.read_on()
-                    self.neighbours.go_on()
+                    self.neighbours.end_pass()
             except Exception as error:  # noqa: BLE001  the other steps are others' work
                 self._step_failed(_STEP_PLACES[step - 1], error)
 

@@ -163,7 +163,7 @@ class Worker(WorkerPort):
         self._close_broken()
         self.flush()
         for broker in self.brokers:
-            broker.go_on()
+            broker.after_flush()
         try:
             self._take_turns()
         except Exception as error:  # noqa: BLE001  who was not read has its turn in the next tick
@@ -175,7 +175,7 @@ class Worker(WorkerPort):
         self.request_tick()
 
     def _take_turns(self) -> None:
-        if self.turns.waiting and self.turns.go_on(self._applies()):
+        if self.turns.waiting and self.turns.give_turns(self._applies()):
             self.request_tick()
 
     def _applies(self) -> bool:

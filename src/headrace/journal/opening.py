@@ -28,7 +28,7 @@ from headrace.journal.errors import CorruptFile, CorruptJournal, JournalError
 from headrace.journal.restore import is_interrupted
 from headrace.journal.sealed import SealedLoader, read_header
 from headrace.journal.segment import SegmentHeader, base_offset_of, file_name, seed_of
-from headrace.journal.tail import Tail, go_on, rewrite
+from headrace.journal.tail import Tail, open_to_append, rewrite
 from headrace.journal.walk import is_compacted
 from headrace.journal.watermark import NAME as WATERMARK_NAME
 from headrace.journal.watermark import UNKNOWN, WatermarkState, read_slots
@@ -218,7 +218,7 @@ class Recovery:
         segment = tail.segment
         unsure = segment.end_offset - state.durable_offset
         if not unsure:
-            return go_on(self._disk, segment, self._allocate_bytes)
+            return open_to_append(self._disk, segment, self._allocate_bytes)
         base, position, _ = segment.index.span(state.durable_offset, segment.size)
         self._report(
             f"{unsure} records from offset {state.durable_offset} on were written but perhaps never synced; "

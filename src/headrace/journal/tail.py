@@ -63,7 +63,7 @@ class Tail:
             self.durable_offset = max(self.durable_offset, batch.durable_offset)
 
 
-def go_on(disk: Disk, segment: Segment, allocate_bytes: int) -> SegmentFile:
+def open_to_append(disk: Disk, segment: Segment, allocate_bytes: int) -> SegmentFile:
     """Open the segment for appending behind its last batch; what lies there (footer, torn batch) is cut off."""
     fd = disk.open(segment.path, write=True)
     disk.truncate(fd, segment.size)

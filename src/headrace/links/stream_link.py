@@ -160,7 +160,7 @@ class StreamLink(MqttLink, Receiver):
         start: i64 = self._aside_at
         stream.packets_at_once = self.worker.share
         if stream.outcome == MORE:
-            stream.go_on()
+            stream.parse_on()
         else:
             self._aside_at = min(start + self._share_bytes, len(aside))
             stream.receive_data(aside[start : self._aside_at])

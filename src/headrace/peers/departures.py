@@ -75,12 +75,12 @@ class Departures:
         self._bytes += size
         self._waiting.append((departing, self._loop.time(), size))
         if self._timer is None:
-            self._timer = self._loop.call_soon(self._go_on)
+            self._timer = self._loop.call_soon(self._send_some)
 
     def open_again(self) -> None:
         """Go on at once: the road is open again."""
         self._stop_timer()
-        self._go_on()
+        self._send_some()
 
     def close(self) -> None:
         """Refuse whoever waits; nobody is sent any more."""
@@ -94,7 +94,7 @@ class Departures:
             self._timer.cancel()
             self._timer = None
 
-    def _go_on(self) -> None:
+    def _send_some(self) -> None:
         """Send a bounded part of those who wait; the others follow, whatever is raised here."""
         self._timer = None
         wait_s = RETRY_S
@@ -107,7 +107,7 @@ class Departures:
             return
         finally:
             if self._waiting:
-                self._timer = self._loop.call_later(wait_s, self._go_on)
+                self._timer = self._loop.call_later(wait_s, self._send_some)
 
     def _expire(self) -> None:
         """Refuse who has waited for too long; forget who has gone."""

@@ -44,7 +44,7 @@ class Onward(ByteStream):
         super().stop()
         self._link = None
 
-    def go_on(self) -> None:
+    def parse_on(self) -> None:
         """Do nothing: nothing waits here."""
 
 

@@ -64,7 +64,7 @@ def run_job(job: str, settings: RunSettings, stop: Event, report: Report) -> Pro
         last = progress
         report(progress)
         if catalog is not None:
-            catalog.go_on()
+            catalog.register_new()
 
     try:
         make_ready(spark, settings)

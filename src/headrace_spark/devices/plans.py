@@ -276,7 +276,7 @@ class Plans:
         elif checkpoint.query_id not in (None, noted):
             raise self._conflict("it belongs to another query than the rows in the outbox")
         elif counted:
-            self._go_on(noted, counted)
+            self._go_on_behind(noted, counted)
         elif checkpoint.passed() is not None:
             raise self._conflict(
                 "the outbox has none of its rows: it was replaced, or restored from an older copy"
@@ -296,7 +296,7 @@ class Plans:
                 "from an older copy"
             )
 
-    def _go_on(self, query: str, plans: Sequence[Plan]) -> None:
+    def _go_on_behind(self, query: str, plans: Sequence[Plan]) -> None:
         last = plans[-1]
         self._require_read(last)
         passed, planned = self._checkpoint.passed(), self._checkpoint.last_planned

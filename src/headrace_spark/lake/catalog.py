@@ -53,9 +53,9 @@ class Catalog:
         except (PySparkException, Py4JJavaError) as error:
             raise BadOption(OPTION, self._database, str(error).splitlines()[0]) from None
         self._missing = {table.name: table for table in tables}
-        self.go_on()
+        self.register_new()
 
-    def go_on(self) -> None:
+    def register_new(self) -> None:
         """Register the tables that are there by now and have no name yet; looks now and then. Raises LakeConflict."""
         if not self._missing or monotonic() < self._looked + _LOOK_S:
             return

@@ -183,7 +183,7 @@ def test_those_held_back_are_let_go_as_far_as_there_is_room() -> None:
         for client in clients:
             client.take()
             if client.protocol.outcome == MORE and reads(client):
-                client.protocol.go_on()
+                client.protocol.parse_on()
         assert broker.commit.deferred_bytes <= most
         read = max(read, counters.publishes_received - before)
     assert 0 < read <= most // ENTRY_BYTES

@@ -87,7 +87,7 @@ def test_what_is_behind_the_share_of_a_call_waits_in_its_place() -> None:
     protocol.receive_data(b"".join(publish(seq, b"") for seq in range(5)))
     seen = [len(handler.events)]
     while protocol.outcome == MORE:
-        protocol.go_on()
+        protocol.parse_on()
         seen.append(len(handler.events))
     assert seen == [2, 4, 5]
     assert [event[2] for event in handler.events] == [0, 1, 2, 3, 4]

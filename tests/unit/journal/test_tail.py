@@ -6,7 +6,7 @@ from pathlib import Path
 
 from headrace.journal.disk import DISK
 from headrace.journal.segment import FOOTER_SIZE, SegmentHeader, seed_of
-from headrace.journal.tail import Tail, go_on, rewrite
+from headrace.journal.tail import Tail, open_to_append, rewrite
 from headrace.journal.walk import Walk
 from unit.journal.log_at import filled
 
@@ -48,7 +48,7 @@ def test_a_footer_vouches_for_what_is_damaged_before_it(tmp_path: Path) -> None:
 
 def test_going_on_cuts_the_footer_off(tmp_path: Path) -> None:
     path, _, seed = written(tmp_path)
-    file = go_on(DISK, Tail(DISK, path.parent, 0, seed).segment, 4096)
+    file = open_to_append(DISK, Tail(DISK, path.parent, 0, seed).segment, 4096)
     assert path.stat().st_size == 64 + sum(SIZES)
     file.close()
 

@@ -147,7 +147,7 @@ def test_a_call_handles_so_many_packets_and_no_more(at_once: int, step: int) -> 
         assert len(side.handler.events) - handled <= at_once
         handled = len(side.handler.events)
     while side.protocol.outcome == MORE:
-        side.protocol.go_on()
+        side.protocol.parse_on()
         assert len(side.handler.events) - handled <= at_once
         handled = len(side.handler.events)
     assert side.handler.events == [(4, number, 0) for number in range(1, 31)] + [(12, 0, 0)]
@@ -157,8 +157,8 @@ def test_nothing_waits_behind_an_end() -> None:
     side = Server(4)
     side.protocol.packets_at_once = 2
     side.protocol.receive_data(b"\xc0\x00" * 3 + b"\xe0\x00" + b"\xc0\x00" * 5)
-    side.protocol.go_on()
+    side.protocol.parse_on()
     assert len(side.handler.events) == 4
-    side.protocol.go_on()
+    side.protocol.parse_on()
     assert side.protocol.outcome == WHOLE
     assert len(side.handler.events) == 4

@@ -130,7 +130,7 @@ def test_a_packet_with_many_filters_is_handled_in_parts(step: int, leaving: bool
     calls = 1
     while protocol.outcome == MORE:
         assert (len(handler.parts), handler.events) == (calls, [])
-        protocol.go_on()
+        protocol.parse_on()
         calls += 1
     assert [len(part.filters) for part in handler.parts] == [32, 32, 32, 4]
     assert [part.more for part in handler.parts] == [True, True, True, False]
@@ -149,9 +149,9 @@ def test_what_is_wrong_in_a_later_part_undoes_nothing_and_is_the_end() -> None:
     packet = codec.encode_subscribe(5, 9, [*FILTERS[:40], SubscriptionRequest("a/#/b", 0)])
     side.protocol.receive_data(packet + codec.PINGREQ)
     assert (len(side.handler.events), side.protocol.outcome) == (1, MORE)
-    side.protocol.go_on()
+    side.protocol.parse_on()
     assert (side.code, side.protocol.outcome) == (0x81, WHOLE)
-    side.protocol.go_on()
+    side.protocol.parse_on()
     assert len(side.handler.events) == 1
 
 
@@ -165,6 +165,6 @@ def test_parts_wait_while_the_stream_is_held() -> None:
     side.protocol.release()
     assert len(side.handler.events) == seen + 1
     while side.protocol.outcome == MORE:
-        side.protocol.go_on()
+        side.protocol.parse_on()
     assert side.handler.events[-1] == (12, 0, 0)
     assert len(side.handler.events) == 5

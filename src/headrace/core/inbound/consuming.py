@@ -72,7 +72,7 @@ class Requests:
         """Note that the connection has ended."""
         raise NotImplementedError
 
-    def go_on(self, caller: Caller) -> None:
+    def writable(self, caller: Caller) -> None:
         """Note that the socket's buffer has drained."""
         raise NotImplementedError
 
@@ -323,7 +323,7 @@ class Consuming(Requests):
     def lost(self, caller: Caller) -> None:
         self.clusters.lost(cast(Guest, caller))
 
-    def go_on(self, caller: Caller) -> None:
+    def writable(self, caller: Caller) -> None:
         self.clusters.resume(cast(Guest, caller))
 
 

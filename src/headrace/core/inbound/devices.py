@@ -307,7 +307,7 @@ class DeviceLink(FrameHandler):
     def writable(self) -> None:
         """Note that something may be written: the socket's buffer has drained, or HELLO is answered."""
         if self._caller is not None:
-            self._home().requests.go_on(self._caller)
+            self._home().requests.writable(self._caller)
 
     @property
     def is_stranger(self) -> bool:
@@ -361,7 +361,7 @@ class DeviceLink(FrameHandler):
         self.link.holds |= HELD_FOR_HOME
         self.link.hold()
 
-    def go_on(self) -> None:
+    def home_answered(self) -> None:
         """Go on when it has: with the frame that had to wait, and with what follows it, unless too much waits for the
         disk. Raises ProtocolError."""
         link = self.link
@@ -518,7 +518,7 @@ class _Admitted(Claimant):
 
     def decided(self, code: int) -> None:
         self._devices.claimed(self._client, self._sn, code, self._asked)
-        self._client.go_on()
+        self._client.home_answered()
 
 
 class _Speaking(Claimant):
@@ -535,7 +535,7 @@ class _Speaking(Claimant):
         try:
             self._devices.check_claim(self.link, self._client_id, code)
             self._client.speaks_now(self._sn, self._client_id)
-            self._client.go_on()
+            self._client.home_answered()
         except ProtocolError as error:
             self.link.on_protocol_error(error)
 

@@ -212,7 +212,7 @@ class FarQueues(Requests):
             if wire is not None:
                 wire.say(frames.Departed(caller.number))
 
-    def go_on(self, caller: Caller) -> None:
+    def writable(self, caller: Caller) -> None:
         caller = cast(FarCaller, caller)
         if caller.number in self._callers:
             self._send(caller)
@@ -388,7 +388,7 @@ class FarQueues(Requests):
         self._wires[home] = wire
         self._taken[home] = 0
         for caller in list(self._stuck):
-            self._go_on_alone(caller)
+            self._send_alone(caller)
 
     def cut(self, home: int) -> None:
         """Note that there is no wire to a home any more: connections that had something there end."""
@@ -408,7 +408,7 @@ class FarQueues(Requests):
         except Exception as error:  # noqa: BLE001
             self._worker.contain("group", link, error)
 
-    def _go_on_alone(self, caller: FarCaller) -> None:
+    def _send_alone(self, caller: FarCaller) -> None:
         """Go on with a connection whose homes were away, one of many: what is raised costs no other one."""
         self._stuck.pop(caller, None)
         try:
@@ -431,7 +431,7 @@ class FarQueues(Requests):
             self._stuck.pop(caller, None)
             self._end(caller)
         else:
-            self._go_on_alone(caller)
+            self._send_alone(caller)
 
 
 def _first(line: Line, home: int) -> Errand:

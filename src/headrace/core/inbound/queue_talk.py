@@ -89,7 +89,7 @@ class QueueTalk(QueuePort):
     def may_have(self, message: Message) -> bool:
         return self._consuming.may_have(message.topic)
 
-    def go_on(self) -> None:
+    def hear_itself(self) -> None:
         self._empty(self._there, self._of_follower)
         self._empty(self._back, self._of_home)
 

@@ -34,7 +34,7 @@ class Turns:
         if len(self.waiting) > self._crowd:
             self._note_crowd(len(self.waiting))
 
-    def go_on(self, behind: bool = False) -> bool:
+    def give_turns(self, behind: bool = False) -> bool:
         """Give at the end of a tick as many turns as fit into a pass; return True if some are left for the next one.
         Whoever is held keeps its place without a turn, and for those alone there need be no next one. While we are
         `behind`, with what was read taking effect over several passes, fewer: more would only make it longer."""

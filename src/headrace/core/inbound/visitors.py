@@ -84,7 +84,7 @@ class Visitors:
         outlet = self._outlet(wire)
         if outlet.take(frame.taken):
             for guest in list(outlet.guests.values()):
-                self._consuming.go_on(guest)
+                self._consuming.writable(guest)
 
     def closed(self, shard: int) -> None:
         """Note that the wire of a shard has ended: so have the connections there, as far as queues are concerned."""

@@ -284,7 +284,7 @@ class Clusters(Readers, Waker):
             if pull.consumer is consumer:
                 pull.over = True
         self._gone(consumer)
-        self.go_on(guest)
+        self.answer_pulls(guest)
         return True
 
     def lost(self, guest: Guest) -> None:
@@ -324,9 +324,9 @@ class Clusters(Readers, Waker):
         self.live(pull.consumer.cluster).idle.pop(pull.consumer, None)
         guest.pulls.append(pull)
         if len(guest.pulls) == 1:
-            self.go_on(guest)
+            self.answer_pulls(guest)
 
-    def go_on(self, guest: Guest) -> None:
+    def answer_pulls(self, guest: Guest) -> None:
         """Answer the PULLs of a connection, as far as they can be."""
         while guest.pulls:
             pull = guest.pulls[0]
@@ -342,7 +342,7 @@ class Clusters(Readers, Waker):
     def resume(self, guest: Guest) -> None:
         """Go on with a connection on somebody else's behalf, who does not hear what that raises."""
         try:
-            self.go_on(guest)
+            self.answer_pulls(guest)
         except Exception as error:  # noqa: BLE001
             self._worker.contain("group", guest.link, error)
 
@@ -363,7 +363,7 @@ class Clusters(Readers, Waker):
         if pull.reserving or link.paused:
             return False
         if link.buffered() > self._settings.write_buffer_high:
-            return self._go_on_later(pull)  # whether it reads is known behind the write
+            return self._answer_later(pull)  # whether it reads is known behind the write
         if not consumer.reading.holds():
             consumer.reading.end()
             return False
@@ -373,7 +373,7 @@ class Clusters(Readers, Waker):
         lag = cluster.lag()
         found = self._draw(consumer, pull.most)
         if not found and cluster.lag() < lag:
-            return self._go_on_later(pull)  # all that it came to was dropped
+            return self._answer_later(pull)  # all that it came to was dropped
         if not found and self._worker.clock.mono_ms < pull.until_ms:
             self._wait(pull)
             return False
@@ -384,8 +384,8 @@ class Clusters(Readers, Waker):
             link.spend(len(found))
         return True
 
-    def _go_on_later(self, pull: Pull) -> bool:
-        self._commit.defer(_GoOn(self, pull))
+    def _answer_later(self, pull: Pull) -> bool:
+        self._commit.defer(_AnsweredLater(self, pull))
         pull.reserving = True
         return False
 
@@ -423,7 +423,7 @@ class Clusters(Readers, Waker):
     def continued(self, pull: Pull) -> None:
         """Note that what a PULL waited for has happened."""
         pull.reserving = False
-        self.go_on(pull.consumer.guest)
+        self.answer_pulls(pull.consumer.guest)
 
     def _draw(self, consumer: Consumer, most: i64) -> list[Draught]:
         """Take messages out of the line for a consumer, as many as are there and one answer may have."""
@@ -602,7 +602,7 @@ class _Reserved(Deferred):
         self._clusters.reserved(self._pull, self._limit)
 
 
-class _GoOn(Deferred):
+class _AnsweredLater(Deferred):
     """Goes on with the PULL of a connection once others have had their turn, and what the connection has to read was
     written or waits for it."""
 
@@ -627,7 +627,7 @@ class _PullOver(Timer):
         pulls = self._guest.pulls
         if pulls and pulls[0].timer is self:
             pulls[0].timer = None
-        self._clusters.go_on(self._guest)
+        self._clusters.answer_pulls(self._guest)
 
 
 class _Overdue(Timer):

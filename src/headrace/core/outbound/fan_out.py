@@ -163,7 +163,7 @@ class FanOut:
         self._turns = left
         self._limit = self.bytes + LANES_BYTES_MAX // 2
 
-    def go_on(self) -> bool:
+    def deliver_some(self) -> bool:
         """Give what waits to as many sessions as one pass should, at the end of a tick; return True if more is to
         do."""
         self.left = self._at_once

@@ -114,7 +114,7 @@ class Router(Offering):
                 return self._route_qos0(tenant, message, targets, None, publisher)
             if count > self._at_once:
                 self._rest = _Rest(message, targets)
-                return self.go_on()
+                return self.route_on()
         self._give_to(targets, message, 0, count)
         return count + 1 + tenant.tree.take_work()
 
@@ -160,7 +160,7 @@ class Router(Offering):
         self._give_to(targets, message, 0, len(targets))
         return len(targets) + 1 + tenant.tree.take_work()
 
-    def go_on(self) -> i64:
+    def route_on(self) -> i64:
         """Go on with what is unfinished."""
         rest = self._rest
         if rest is None:

@@ -209,7 +209,7 @@ class StoredQueues(QueueReader, Stores):
 
     # Turns
 
-    def go_on(self) -> bool:
+    def ask_stores(self) -> bool:
         """Ask the stores for what comes next, at the end of a tick; return whether there is more."""
         more = False
         for _, storing in self.storings:

@@ -28,7 +28,7 @@ _WAITS: Final = 2  # again
 
 class Unread(Waiting):
     """Lists those who wait, longest first, each once: a client that comes back meanwhile keeps its place. `has_news`:
-    `go_on` has somebody to try."""
+    `try_again` has somebody to try."""
 
     def __init__(self, worker: WorkerPort) -> None:
         self._worker = worker
@@ -66,7 +66,7 @@ class Unread(Waiting):
         self.has_news = True
         self._worker.request_tick()
 
-    def go_on(self) -> bool:
+    def try_again(self) -> bool:
         """Try those for whom there is news, so many at once; return whether there are more."""
         left: i64 = self._worker.settings.deliveries_at_once
         while left > 0 and self._answered:

@@ -43,7 +43,7 @@ class Alone(Passing):
         """Keep an answer back until the homes of its groups know of a new member; False if they do."""
         return False
 
-    def go_on(self) -> None:
+    def end_pass(self) -> None:
         """Do what is to be done in each pass of the loop."""
 
     def on_timer(self) -> None:

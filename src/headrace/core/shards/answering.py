@@ -152,7 +152,7 @@ class Answering:
         for key in [key for key in self._walks if key[0] == slot]:
             self._forget(key)
 
-    def go_on(self) -> bool:
+    def give_pages(self) -> bool:
         """Give some of the pages that are wanted; True if more can be given now. What that raises, for want of memory,
         ends the wire of who asks: a page that was begun and not given would be missing, and waited for."""
         pages = 0

@@ -580,7 +580,7 @@ class Asking(OtherHomes):
 
     # Passes of the loop, and time
 
-    def go_on(self) -> None:
+    def ask_homes(self) -> None:
         """Ask the homes that are there for the next pages."""
         for home in self._homes.values():
             home.notice()

@@ -258,7 +258,7 @@ class GroupMembers(Lending):
         change.filters[key] = None
         self._forget_pending(home, session.incarnation, key)
 
-    def go_on(self) -> None:
+    def tell_homes(self) -> None:
         """Tell the homes who has come and gone in this pass of the loop, and go on with what had to wait for a wire."""
         for home in list(self._enlisting):
             self._enlist(home, self._wires[home])

@@ -623,7 +623,7 @@ class Neighbours(Alone, Waker):
         """Return whether somebody who lags may be sent more of the journal now."""
         return any(sender.reads for sender in self._senders.values())
 
-    def go_on(self) -> None:
+    def end_pass(self) -> None:
         """Read on for the shards that lag, and grant more to the shards that are followed."""
         end: i64 = self._commit.high_watermark
         more = self.routes.sweep()
@@ -641,10 +641,10 @@ class Neighbours(Alone, Waker):
             if not taker.follows:
                 taker.announce()
             taker.tell()
-        more = self._answering.go_on() or more
-        self.asking.go_on()
-        self.members.go_on()
-        self.queues.go_on()
+        more = self._answering.give_pages() or more
+        self.asking.ask_homes()
+        self.members.tell_homes()
+        self.queues.hear_itself()
         if more:
             self._worker.request_tick()
 

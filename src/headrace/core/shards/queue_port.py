@@ -48,7 +48,7 @@ class QueuePort:
         """Return whether the topic of a message may have a queue, by the configuration."""
         raise NotImplementedError
 
-    def go_on(self) -> None:
+    def hear_itself(self) -> None:
         """Hear what this shard has said to itself."""
         raise NotImplementedError
 

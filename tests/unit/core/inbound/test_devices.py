@@ -84,7 +84,7 @@ def test_a_device_that_waited_for_a_shard_and_its_home_is_held_for_a_shard_again
     gate.join(link, crowd)
     gate.disperse(crowd)
     harness.worker.end_tick()
-    client.go_on()
+    client.home_answered()
     assert (link.reading, link.holds, link.crowd) == (True, 0, None)
     gate.join(link, crowd)
     assert (link.reading, link.holds) == (False, HELD_FOR_SHARD)

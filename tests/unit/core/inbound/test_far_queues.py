@@ -232,7 +232,7 @@ def test_nothing_is_answered_before_a_hello_is(queues: Queues) -> None:
     queues.carry()
     assert service.told == []
     service.link.ready = True
-    service.owner.devices.requests.go_on(service.caller)
+    service.owner.devices.requests.writable(service.caller)
     queues.carry()
     assert service.told == [("join", rc.TOPIC_NAME_INVALID), ("join", 0)]
 

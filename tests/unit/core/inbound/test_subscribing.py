@@ -88,7 +88,7 @@ def parts_of(client: Client, packet: bytes) -> int:
     parts = 1
     while client.protocol.outcome == MORE:
         assert all(first >> 4 == 3 for first, _ in client.drain())  # what is retained may come first (3.8.4)
-        client.protocol.go_on()
+        client.protocol.parse_on()
         client.harness.sync()
         parts += 1
     return parts
@@ -137,7 +137,7 @@ def test_a_client_that_leaves_between_two_parts_has_what_took_effect() -> None:
     client.lose()
     session = harness.broker.fold.tenant("default").sessions["s"]
     assert len(session.subscriptions or {}) == 32
-    client.protocol.go_on()
+    client.protocol.parse_on()
     harness.sync()
     assert len(session.subscriptions or {}) == 32
 
@@ -153,7 +153,7 @@ def test_suback_waits_for_the_retained_messages_of_all_parts() -> None:
     client.protocol.packets_at_once = 64
     asked = [SubscriptionRequest("f/#", 1), *[SubscriptionRequest(f"g/{number}", 1) for number in range(50)]]
     client.feed(codec.encode_subscribe(4, 9, asked), sync=False)
-    client.protocol.go_on()
+    client.protocol.parse_on()
     assert client.protocol.outcome != MORE
     session = harness.broker.fold.tenant("default").sessions["s"]
     while not any(first == SUBACK for first, _ in client.drain()):

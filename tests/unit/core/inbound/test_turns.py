@@ -47,14 +47,14 @@ def crowd(count: int) -> tuple[Turns, list[Flood]]:
 
 def test_one_has_the_pass_for_itself() -> None:
     turns, (flood,) = crowd(1)
-    turns.go_on()
+    turns.give_turns()
     assert flood.work == WORK_AT_ONCE
 
 
 def test_fifty_share_a_pass() -> None:
     turns, floods = crowd(50)
     for _ in range(10):
-        turns.go_on()
+        turns.give_turns()
     assert {flood.work for flood in floods} == {10 * (WORK_AT_ONCE // 50)}
 
 
@@ -62,7 +62,7 @@ def test_those_whom_the_pass_has_no_room_for_come_first_in_the_next_one() -> Non
     turns, floods = crowd(1000)
     before = 0
     for _ in range(1000 * SHARE_LEAST // WORK_AT_ONCE + 1):
-        turns.go_on()
+        turns.give_turns()
         done = sum(flood.work for flood in floods)
         assert 0 < done - before <= WORK_AT_ONCE
         before = done
@@ -78,7 +78,7 @@ def test_who_was_held_and_has_gone_takes_nobodys_share(reason: int) -> None:
         flood.holds = reason
         flood.closed = True
     for _ in range(200):
-        turns.go_on()
+        turns.give_turns()
     assert list(turns.waiting) == floods[:1]
     assert floods[0].worker.share == WORK_AT_ONCE
 
@@ -87,10 +87,10 @@ def test_a_crowd_that_has_gone_is_forgotten_bit_by_bit() -> None:
     """Who has been read to its end reads on, and is back at once: until then the share is not everybody's."""
     turns, floods = crowd(100)
     turns.waiting.clear()
-    turns.go_on()
+    turns.give_turns()
     assert floods[0].worker.share < 2 * (WORK_AT_ONCE // 100)
     for _ in range(100):
-        turns.go_on()
+        turns.give_turns()
     assert floods[0].worker.share == WORK_AT_ONCE
     turns.take(floods[0])
     assert floods[0].worker.share == WORK_AT_ONCE
@@ -104,7 +104,7 @@ def test_a_crowd_that_comes_while_records_wait_keeps_its_share() -> None:
             turns.take(flood)
 
     flood.read_on = bring_others  # type: ignore[method-assign]
-    turns.go_on(behind=True)
+    turns.give_turns(behind=True)
     assert flood.worker.share == WORK_AT_ONCE // 64
 
 
@@ -112,11 +112,11 @@ def test_who_is_held_back_keeps_its_place_and_takes_nothing() -> None:
     turns, (first, second) = crowd(2)
     first.holds = HELD_FOR_SHARE
     for _ in range(3):
-        turns.go_on()
+        turns.give_turns()
     assert first.work == 0
     assert second.work == 3 * (WORK_AT_ONCE // 2)
     first.holds = 0
-    turns.go_on()
+    turns.give_turns()
     assert first.work == WORK_AT_ONCE // 2
 
 
@@ -146,6 +146,6 @@ def test_an_error_in_one_turn_leaves_the_others_theirs() -> None:
     broken = Broken(Harness(), turns)
     turns.take(broken)
     turns.take(flood)
-    turns.go_on()
+    turns.give_turns()
     assert broken.broken
     assert flood.work

@@ -679,13 +679,13 @@ def test_nobody_who_waits_is_asked_while_no_more_may_be_in_flight(monkeypatch: p
     got = bench.pull(first, 1)
     notes = [waits(bench, other, 1) for other in others]
     asked: list[Guest] = []
-    go_on = bench.consuming.clusters.go_on
+    answer = bench.consuming.clusters.answer_pulls
 
     def noted(guest: Guest) -> None:
         asked.append(guest)
-        go_on(guest)
+        answer(guest)
 
-    monkeypatch.setattr(bench.consuming.clusters, "go_on", noted)
+    monkeypatch.setattr(bench.consuming.clusters, "answer_pulls", noted)
     bench.publish(2)
     assert asked == []
     bench.ack(first, [got[0].message_id])

@@ -362,7 +362,7 @@ class Waits:
     def tick(self) -> list[QueueOwner]:
         """End passes until there is nothing more to do; return who was woken."""
         self.waker.woken = []
-        while self.unread.has_news and self.unread.go_on():
+        while self.unread.has_news and self.unread.try_again():
             pass
         return self.waker.woken
 
@@ -430,7 +430,7 @@ def test_those_whose_answers_have_come_are_woken_some_in_each_pass() -> None:
     waits.waker.stuck = set(owners)
     for owner in owners:
         waits.unread.wake(owner)
-    assert waits.unread.go_on()
+    assert waits.unread.try_again()
     assert waits.waker.woken == owners[:at_once]
     assert waits.tick() == owners[at_once:], "an answer that needs another one is no failure"
     assert len(waits.unread) == 8

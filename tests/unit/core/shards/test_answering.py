@@ -58,7 +58,7 @@ def ask(shards: WiredShards, frame: Frame, wire: Wire) -> None:
     else:
         assert isinstance(frame, Forgotten)
         answers.forgotten(99, frame)
-    shards[1].neighbours.go_on()
+    shards[1].neighbours.end_pass()
 
 
 @pytest.mark.parametrize(("part", "found"), [(ALL, 3), (STORED, 3), (LIVE, 0)])
@@ -75,7 +75,7 @@ def test_one_page_is_given_for_each_time_it_is_asked() -> None:
     ask(shards, Asked(1, ALL, [], "default", [(1, "a/+")]), wire)
     sizes = []
     for _ in range(3):
-        shards[1].neighbours.go_on()
+        shards[1].neighbours.end_pass()
         (page,) = wire.pages()
         sizes.append(len(page))
         ask(shards, More(1, []), wire)
@@ -90,7 +90,7 @@ def test_no_page_is_given_while_what_was_said_has_piled_up() -> None:
     ask(shards, Asked(1, ALL, [], "default", [(1, "a/+")]), wire)
     assert wire.pages() == []
     wire.is_full = False
-    shards[1].neighbours.go_on()
+    shards[1].neighbours.end_pass()
     assert wire.pages() == [[b"0"]]
 
 
@@ -150,7 +150,7 @@ def test_it_waits_for_what_the_other_has_and_asks_once_how_far_that_is() -> None
     shards.held = {(1, 2)}
     position = shards[2].broker.commit.high_watermark
     ask(shards, Asked(1, ALL, [(1, 1 << 40), (2, position)], "default", [(1, "#")]), wire)
-    shards[1].neighbours.go_on()
+    shards[1].neighbours.end_pass()
     assert wire.pages() == []
     assert [type(decode(data)) for data in follows.said] == [Sought]
     shards.held = set()
@@ -197,8 +197,8 @@ def test_those_who_ask_take_turns() -> None:
     answers = shards[1].neighbours._answering
     for number in range(answering.PAGES_AT_ONCE + 2):
         answers.asked(99, wire, Asked(number, ALL, [], "default", [(1, "a/+")]))
-    assert answers.go_on()
-    assert not answers.go_on()
+    assert answers.give_pages()
+    assert not answers.give_pages()
     numbers = [frame.number for frame in wire.said if isinstance(frame, Answered)]
     assert numbers == list(range(answering.PAGES_AT_ONCE + 2))
 

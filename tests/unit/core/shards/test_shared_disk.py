@@ -130,7 +130,7 @@ def test_a_follower_on_a_full_disk_takes_as_much_as_there_is_room_for() -> None:
     assert 40 < granted < 60, "what was granted before, and no more"
     disk = pair.follower.journal
     disk.free_bytes = 40_000  # half of which is for the other shard
-    pair.follower.neighbours.go_on()
+    pair.follower.neighbours.end_pass()
     disk.free_bytes = 0
     pair.carry()
     pair.advance(1)
