@@ -62,7 +62,7 @@ from headrace.core.inbound.consuming import CLUSTER_BYTES_MAX
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.errors import NotThere, ShardAway
 from headrace.mqtt.topics import filter_error, valid_topic
-from headrace.services.cluster_rows import ClusterRow, QueueRow, Wanted
+from headrace.services.cluster_rows import ClusterRow, QueueRow, RowChoice
 from headrace.services.laggards import LIMIT_MAX as LAGGARDS_MAX
 from headrace.services.laggards import Laggard, Laggards
 from headrace.services.paging import LIMIT_MAX, ByHome, Place, ShardRows
@@ -415,12 +415,12 @@ def of_retained(rows: ShardRows[Kept], found: ByHome[RetainedRows]) -> Answers:
     }
 
 
-def of_queues(rows: ShardRows[Wanted]) -> Answers:
+def of_queues(rows: ShardRows[RowChoice]) -> Answers:
     """Return what lists topic queues and consumer clusters."""
 
     async def page(values: Values) -> object:
         whole = "cluster" not in values
-        wanted = Wanted(values["tenant"], values["topic"], values.get("cluster", ""), whole)
+        wanted = RowChoice(values["tenant"], values["topic"], values.get("cluster", ""), whole)
         return await _page(rows, wanted, values)
 
     return {CLUSTERS: page, QUEUES: page}

@@ -26,7 +26,7 @@ from headrace.clients.options import (
     take_located,
 )
 from headrace.clients.output import Output, OutputClosed
-from headrace.clients.receiving import Wanted, write_all
+from headrace.clients.receiving import Selection, write_all
 from headrace.errors import HeadraceError
 from headrace.mqtt import packets, reason_codes
 from headrace.mqtt.packets import NO_EXPIRY, Connect, SubscriptionRequest
@@ -198,7 +198,7 @@ def sub(**options: Any) -> None:
     requests = _requests(options, connect.version)
     properties = properties_of(options, "subscribe", options["properties"])
     leaving = properties_of(options, "unsubscribe")
-    wanted = Wanted(
+    wanted = Selection(
         options["count"],
         options["left_out"],
         options["no_retained"],
@@ -221,7 +221,7 @@ def sub(**options: Any) -> None:
     _run(main)
 
 
-async def _until_timeout(work: Awaitable[None], wanted: Wanted, timeout_s: float | None) -> None:
+async def _until_timeout(work: Awaitable[None], wanted: Selection, timeout_s: float | None) -> None:
     try:
         async with asyncio.timeout(timeout_s):
             await work

@@ -24,7 +24,7 @@ DRAIN_TIMEOUT_S = 10.0
 POLL_S = 0.002
 
 
-class Refused(HeadraceError):
+class CrewRefused(HeadraceError):
     """The broker refused a connection or a subscription, or has forgotten a session."""
 
 
@@ -52,7 +52,7 @@ class Crew:
         return Publisher(self.tally, self._turn, connect, topic, plan.qos, number, plan.window, plan.padding)
 
     async def open(self, clients: Sequence[LoadClient]) -> None:
-        """Connect and subscribe. Raises Refused, OSError, TimeoutError, ConnectionLost."""
+        """Connect and subscribe. Raises CrewRefused, OSError, TimeoutError, ConnectionLost."""
         for at in range(0, len(clients), AT_ONCE):
             part = clients[at : at + AT_ONCE]
             goal = self.tally.ready + len(part)
@@ -74,9 +74,9 @@ class Crew:
         client.hello()
 
     def check(self) -> None:
-        """Raise Refused if a client of the crew was refused."""
+        """Raise CrewRefused if a client of the crew was refused."""
         if self.tally.refused:
-            raise Refused("the broker refused connections or subscriptions, or forgot sessions")
+            raise CrewRefused("the broker refused connections or subscriptions, or forgot sessions")
 
     async def drained(self) -> None:
         """Wait for what is under way."""

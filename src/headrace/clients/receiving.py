@@ -22,7 +22,7 @@ class Verdict(Enum):
 
 
 @dataclass
-class Wanted:
+class Selection:
     """Decides which messages are written. `count`: so many, then it ends; None for all. `left_out`: filters. `written`:
     how many were, so far."""
 
@@ -47,7 +47,7 @@ class Wanted:
         return self.count is not None and self.written >= self.count
 
 
-async def write_all(client: MqttClient, wanted: Wanted, output: Output) -> None:
+async def write_all(client: MqttClient, wanted: Selection, output: Output) -> None:
     """Write messages until there are enough, or the connection ends. Each is acknowledged when it is written.
 
     Raises ConnectionLost, OutputClosed.
@@ -66,7 +66,7 @@ async def write_all(client: MqttClient, wanted: Wanted, output: Output) -> None:
         leaving.cancel()
 
 
-async def _write_all(client: MqttClient, wanted: Wanted, output: Output) -> None:
+async def _write_all(client: MqttClient, wanted: Selection, output: Output) -> None:
     removals: set[asyncio.Task[int]] = set()
     while not wanted.satisfied:
         message = await client.receive()

@@ -22,7 +22,7 @@ class Unreachable(HeadraceError):
     retry_helps = True
 
 
-class Refused(HeadraceError):
+class AdminRefused(HeadraceError):
     """The broker has answered, and said no. `status` is HTTP's; the message is the broker's `detail`, and what helps."""
 
     def __init__(self, status: int, message: str, detail: str = "") -> None:
@@ -50,11 +50,11 @@ class AdminClient:
         self._connection: http.client.HTTPConnection | None = None
 
     def get(self, path: str) -> Any:
-        """Return the JSON of a GET. Raises Unreachable, Refused."""
+        """Return the JSON of a GET. Raises Unreachable, AdminRefused."""
         return self.ask("GET", path)
 
     def ask(self, method: str, path: str, content: object = None) -> Any:
-        """Return the answer's JSON, None if it has none. Raises Unreachable, Refused."""
+        """Return the answer's JSON, None if it has none. Raises Unreachable, AdminRefused."""
         with self._explained():
             status, body = self._exchange(method, path, content)
             answer = json.loads(body) if body else None
@@ -62,7 +62,7 @@ class AdminClient:
         return answer
 
     def text(self, path: str) -> str:
-        """Return the answer as it is. Raises Unreachable, Refused."""
+        """Return the answer as it is. Raises Unreachable, AdminRefused."""
         with self._explained():
             status, body = self._exchange("GET", path, None)
             answer = json.loads(body) if status >= HTTPStatus.BAD_REQUEST else None
@@ -82,7 +82,7 @@ class AdminClient:
         if status >= HTTPStatus.BAD_REQUEST:
             detail = str(answer.get("detail", "")) if isinstance(answer, dict) else ""
             said = detail or HTTPStatus(status).phrase
-            raise Refused(status, f"{self.address} answers {status}: {said}", detail)
+            raise AdminRefused(status, f"{self.address} answers {status}: {said}", detail)
 
     def _exchange(self, method: str, path: str, content: object) -> tuple[int, bytes]:
         """Send a request and return status and body; a connection that has been idle may be gone: then once more, on a

@@ -23,7 +23,7 @@ def rows(
     unanswered: list[int] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of `GET /v1/clusters`, or of another list, for these parameters, all pages. Into `unanswered` go the
-    shards that a list without them names. Raises Unreachable, Refused."""
+    shards that a list without them names. Raises Unreachable, AdminRefused."""
     asked = {name: value for name, value in wanted.items() if value is not None}
     following: str | None = ""
     while following is not None:

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from headrace.console.admin import AdminClient, Refused
+from headrace.console.admin import AdminClient, AdminRefused
 from headrace.console.units import count, duration, size
 from headrace.errors import NotThere
 from headrace.services.audit import clean
@@ -35,10 +35,10 @@ def pairs(row: Mapping[str, Any]) -> list[str]:
 
 def removed(admin: AdminClient, what: str, named: Mapping[str, str]) -> dict[str, Any]:
     """Have a broker remove one of `what`, "queues" or "clusters", and return what that was. Raises NotThere with the
-    name, Unreachable, Refused."""
+    name, Unreachable, AdminRefused."""
     try:
         found = admin.ask("DELETE", f"/v1/{what}?{urlencode(named, quote_via=quote, safe='')}")
-    except Refused as error:
+    except AdminRefused as error:
         if error.status == HTTPStatus.NOT_FOUND:
             raise NotThere(error.detail) from None
         raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass
 
-from headrace.console.admin import AdminClient, Refused
+from headrace.console.admin import AdminClient, AdminRefused
 from headrace.console.scrape import Scrape
 from headrace.console.units import count, duration, size
 from headrace.services.audit import clean
@@ -19,7 +19,7 @@ LAG_MOST = 0.8  # of what the journal keeps for a consumer: the log warns there,
 
 
 @dataclass(frozen=True, slots=True)
-class Consumer:
+class ConsumerLag:
     name: str
     offset: int
     lag_records: int
@@ -52,7 +52,7 @@ class Status:
     journal_bytes: int
     disk_free_bytes: int
     disk_size_bytes: int
-    consumers: list[Consumer]
+    consumers: list[ConsumerLag]
 
     @property
     def healthy(self) -> bool:
@@ -63,18 +63,18 @@ class Status:
 
 
 def look(admin: AdminClient) -> Status:
-    """Ask a broker. Raises Unreachable, Refused."""
+    """Ask a broker. Raises Unreachable, AdminRefused."""
     reason = why_not_ready(admin)
     scrape = Scrape(admin.text("/metrics"), time.monotonic())
     return summary(admin.address, reason, scrape, time.time())
 
 
 def why_not_ready(admin: AdminClient) -> str:
-    """Return why the node is not ready, "" when it is. Raises Unreachable, Refused when it says something else than
+    """Return why the node is not ready, "" when it is. Raises Unreachable, AdminRefused when it says something else than
     that."""
     try:
         admin.text("/readyz")
-    except Refused as error:
+    except AdminRefused as error:
         if error.status != 503:
             raise
         return error.detail or str(error)
@@ -126,14 +126,14 @@ def disk(scrape: Scrape) -> tuple[float, float]:
     return free[shard], scrape.by("headrace_disk_size_bytes", "shard").get(shard, 0.0)
 
 
-def consumers(scrape: Scrape) -> list[Consumer]:
+def consumers(scrape: Scrape) -> list[ConsumerLag]:
     """Return the consumers that are registered, the one that is most behind first."""
     offsets, records, sizes = (
         scrape.by(f"headrace_consumer_{name}", "consumer") for name in ("offset", "lag_records", "lag_bytes")
     )
     silences = scrape.most_by("headrace_consumer_silent_seconds", "consumer")
     found = [
-        Consumer(
+        ConsumerLag(
             name, int(offset), int(records.get(name, 0)), int(sizes.get(name, 0)), silences.get(name, 0.0)
         )
         for name, offset in offsets.items()
@@ -199,6 +199,6 @@ def lines(status: Status) -> list[str]:
     return [f"{name:9} {text}" for name, text in rows]
 
 
-def _consumer(one: Consumer) -> str:
+def _consumer(one: ConsumerLag) -> str:
     behind = f"{count(one.lag_records)} records, {size(one.lag_bytes)} behind"
     return f"{clean(one.name)}: offset {one.offset}, {behind}, moved {duration(one.silent_s)} ago"

@@ -16,7 +16,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from headrace.console.admin import AdminClient, Refused, Unreachable
+from headrace.console.admin import AdminClient, AdminRefused, Unreachable
 from headrace.console.scrape import Between, Scrape
 from headrace.console.status import Status, summary, why_not_ready
 from headrace.console.units import count, duration, latency, size
@@ -58,7 +58,7 @@ def watch(
     pause: Callable[[float], None] = rest,
 ) -> None:
     """Draw until somebody interrupts it, or `rounds` times where that is not 0. A broker that is away is waited for.
-    Raises Unreachable, Refused if the first answer is none."""
+    Raises Unreachable, AdminRefused if the first answer is none."""
     before = _scrape(admin)
     with Live(console=console, screen=True, auto_refresh=False) as live:
         drawn = 0
@@ -67,7 +67,7 @@ def watch(
                 now = _scrape(admin)
                 live.update(screen(admin, before, now), refresh=True)
                 before = now
-            except (Unreachable, Refused) as error:
+            except (Unreachable, AdminRefused) as error:
                 live.update(Text(str(error), style="bold red"), refresh=True)
             drawn += 1
             if drawn == rounds:
@@ -80,7 +80,7 @@ def _scrape(admin: AdminClient) -> Scrape:
 
 
 def screen(admin: AdminClient, before: Scrape, now: Scrape) -> RenderableType:
-    """Return all that `headrace top` shows. Raises Unreachable, Refused."""
+    """Return all that `headrace top` shows. Raises Unreachable, AdminRefused."""
     status = summary(admin.address, why_not_ready(admin), now, time.time())
     between = Between(before, now)
     above = Table.grid(expand=True)
@@ -136,7 +136,7 @@ def _latencies(between: Between) -> Table:
 def _clients(admin: AdminClient) -> RenderableType:
     try:
         rows: list[dict[str, Any]] = admin.get(f"/v1/clients/behind?limit={CLIENTS}")["clients"]
-    except Refused as error:
+    except AdminRefused as error:
         if error.status not in (401, 403):
             raise
         return Text(WITHOUT_TOKEN, style="dim")

@@ -27,7 +27,7 @@ def follow(
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
     """Write rows until the broker says that it is over. Whoever interrupts this ends the trace. Raises Unreachable,
-    Refused."""
+    AdminRefused."""
     asked = {"kind": kind, "pattern": pattern, "seconds": seconds}
     path = f"/v1/traces/{admin.ask('POST', '/v1/traces', asked)['id']}"
     try:

@@ -12,7 +12,7 @@ from typing import Final, cast
 
 from mypy_extensions import i64
 
-from headrace.core.commit import ALIVE, Answer, BatchListener, Deferred, GroupCommit
+from headrace.core.commit import SAY_PINGRESP, Answer, BatchListener, Deferred, GroupCommit
 from headrace.core.inbound.acknowledging import Acknowledging
 from headrace.core.inbound.bridging import Bridging
 from headrace.core.inbound.connect import Sessions
@@ -229,7 +229,7 @@ class Broker(BatchListener):
         if link.ready:
             link.pingresp()
         else:
-            self.commit.defer(Answer(link, ALIVE))
+            self.commit.defer(Answer(link, SAY_PINGRESP))
 
     # PUBLISH from a client: `publishing`, and `forwarding` for those that leave as they came
 

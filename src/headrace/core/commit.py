@@ -71,10 +71,10 @@ _RECORD_BYTES: Final = 512  # of memory that a record in a batch takes beside it
 
 # What an `Answer` says. 1 and 2, which are the QoS: PUBACK or PUBREC with a reason code. Else PUBREC, PUBCOMP, PUBREL of
 # success, and PINGRESP.
-TAKEN: Final = 3
-COMPLETE: Final = 4
-RELEASE: Final = 5
-ALIVE: Final = 6
+SAY_PUBREC: Final = 3
+SAY_PUBCOMP: Final = 4
+SAY_PUBREL: Final = 5
+SAY_PINGRESP: Final = 6
 
 
 @mypyc_attr(allow_interpreted_subclasses=False, acyclic=True)
@@ -131,13 +131,13 @@ class Answer(Deferred):
 
     def run(self) -> None:
         link = self._link
-        if self._verb == TAKEN:
+        if self._verb == SAY_PUBREC:
             link.pubrec(self._packet_id)
-        elif self._verb == COMPLETE:
+        elif self._verb == SAY_PUBCOMP:
             link.pubcomp(self._packet_id)
-        elif self._verb == RELEASE:
+        elif self._verb == SAY_PUBREL:
             link.pubrel(self._packet_id)
-        elif self._verb == ALIVE:
+        elif self._verb == SAY_PINGRESP:
             link.pingresp()
         else:
             link.answer(int(self._verb), self._packet_id, self._reason_code, self._properties)

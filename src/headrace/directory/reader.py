@@ -43,7 +43,7 @@ class UserView:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LookUp:
     """What is to be looked up: a tenant, a user of it, or both. `user` None: nobody in particular."""
 
     tenant: str
@@ -56,7 +56,7 @@ class Found:
     """What was found, as of a revision or a later one. `tenant` is None where it was not wanted or is not there, `user`
     where nobody was wanted or there is none."""
 
-    wanted: Wanted
+    wanted: LookUp
     revision: int
     tenant: TenantView | None
     user: UserView | None
@@ -83,7 +83,7 @@ class Reader:
         """Return why the last poll failed, None if it did not."""
         return self._outage
 
-    def look(self, wanted: Iterable[Wanted]) -> list[Found]:
+    def look(self, wanted: Iterable[LookUp]) -> list[Found]:
         """Return what there is to say of tenants and users. Raises DirectoryUnavailable."""
         store = self._opened
         if store is None or self._outage is not None:
@@ -152,7 +152,7 @@ class Reader:
                 self.costs = tuple(store.users.costs(connection, COSTS_MAX + 1))
 
 
-def _look(store: Store, connection: Connection, wanted: Wanted) -> Found:
+def _look(store: Store, connection: Connection, wanted: LookUp) -> Found:
     """Look up a tenant and a user. The revision is read first: what is found is of that one, or newer."""
     revision = store.database.revision(connection)
     tenant = _tenant(store, connection, wanted.tenant) if wanted.with_tenant else None

@@ -26,14 +26,14 @@ from headrace.directory.limits import limits_of
 from headrace.directory.names import user_name
 from headrace.directory.passwords import Hashing, TenantSecrets, UserSecrets
 from headrace.directory.poller import Poller
-from headrace.directory.reader import Found, Reader, UserView, Wanted, key_of
+from headrace.directory.reader import Found, LookUp, Reader, UserView, key_of
 from headrace.directory.tenancy import ByPrefix
 from headrace.services.verifying import Loop
 
 THREADS: Final = 4
 WAITING_MAX: Final = 10_000
 REFRESHED_AT_ONCE: Final = 200  # tenants and users that are read again in one transaction
-_NOBODY: Final = Wanted("-", "-")  # no tenant can have this name: so long does it take to find nobody
+_NOBODY: Final = LookUp("-", "-")  # no tenant can have this name: so long does it take to find nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class SqlDirectory(ports.Directory):
         self._hashing = Hashing(lambda: reader.costs, settings.remember_s, clock)
         self._calls = Calls(THREADS, WAITING_MAX, settings.patience_s)
         self._poller: Poller | None = None
-        self._asked: dict[Wanted, list[Inquiry]] = {}
+        self._asked: dict[LookUp, list[Inquiry]] = {}
         self._refreshing = False
         self._closed = False
         self.usual = Limits()  # of tenants that have no others
@@ -171,7 +171,7 @@ class SqlDirectory(ports.Directory):
         """Have a tenant and a user looked up, once for all who ask meanwhile."""
         known = self._memory.tenant(inquiry.tenant)
         fresh = known is not None and (inquiry.tenant, None) not in self._memory.stale
-        wanted = Wanted(inquiry.tenant, name, not fresh) if _can_be(name) else _NOBODY
+        wanted = LookUp(inquiry.tenant, name, not fresh) if _can_be(name) else _NOBODY
         waiting = self._asked.get(wanted)
         if waiting is not None:
             waiting.append(inquiry)
@@ -184,7 +184,7 @@ class SqlDirectory(ports.Directory):
         self._asked[wanted] = [inquiry]
         call.add_done_callback(lambda done: self._hand_over(self._looked_up, wanted, done))
 
-    def _looked_up(self, wanted: Wanted, done: Future[list[Found]]) -> None:
+    def _looked_up(self, wanted: LookUp, done: Future[list[Found]]) -> None:
         """Answer those who have asked for this."""
         inquiries, found = self._asked.pop(wanted), list[Found]()
         try:
@@ -217,7 +217,7 @@ class SqlDirectory(ports.Directory):
     def _read_again(self, user: KnownUser) -> UserView | None:
         """Return a user as it is in the database now; the loop learns of it before it hears what that was good for. Runs
         on a thread. Raises DirectoryUnavailable."""
-        found = self._reader.look((Wanted(user.tenant.name, user.name, with_tenant=False),))
+        found = self._reader.look((LookUp(user.tenant.name, user.name, with_tenant=False),))
         self._hand_over(self._take_over, found)
         return found[0].user
 
@@ -232,7 +232,7 @@ class SqlDirectory(ports.Directory):
         wanted = []
         for tenant, user in users:
             name = None if user is None else self._names.user_of(user)
-            wanted.append(Wanted(tenant, name) if _can_be(name) else _NOBODY)
+            wanted.append(LookUp(tenant, name) if _can_be(name) else _NOBODY)
         try:
             return self._reader.look(wanted)
         except DirectoryUnavailable:
@@ -277,16 +277,16 @@ class SqlDirectory(ports.Directory):
         self._refreshing = True
         call.add_done_callback(lambda done: self._hand_over(self._refreshed, done))
 
-    def _stale_ones(self) -> list[Wanted]:
+    def _stale_ones(self) -> list[LookUp]:
         """Return some of those of which something has changed; who is not known any more is forgotten."""
-        memory, wanted = self._memory, list[Wanted]()
+        memory, wanted = self._memory, list[LookUp]()
         while memory.stale and not wanted:
             for tenant, name in list(islice(memory.stale, REFRESHED_AT_ONCE)):
                 is_known = memory.tenant(tenant) if name is None else memory.user(tenant, name)
                 if is_known is None:
                     del memory.stale[tenant, name]
                 else:
-                    wanted.append(Wanted(tenant, name, with_tenant=name is None))
+                    wanted.append(LookUp(tenant, name, with_tenant=name is None))
         return wanted
 
     def _refreshed(self, done: Future[list[Found]]) -> None:

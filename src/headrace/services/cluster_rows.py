@@ -66,7 +66,7 @@ class QueueRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RowChoice:
     """A choice of rows: those of a tenant, of topics that a topic filter matches, of clusters of one name; "" is any.
     `whole`: a row for each queue, instead of one for each cluster."""
 
@@ -89,7 +89,7 @@ class ClusterRows:
         self._clusters = clusters
         self._clock = clock
 
-    async def page(self, wanted: Wanted, limit: int, place: Place) -> tuple[Rows, Place | None]:
+    async def page(self, wanted: RowChoice, limit: int, place: Place) -> tuple[Rows, Place | None]:
         """Return (at most `limit` rows from `place` on, where the next page goes on or None). A page may be short, even
         empty, and not the last one: where much was looked at that is not wanted."""
         found: Rows = []
@@ -109,7 +109,7 @@ class ClusterRows:
         return found, None
 
     def _walk(
-        self, wanted: Wanted, place: Place
+        self, wanted: RowChoice, place: Place
     ) -> Iterator[tuple[TopicQueue | None, Cluster | None, Place]]:
         """Yield what is looked at from `place` on, and where it would go on behind it; no queue: not wanted."""
         numbers = list(self._queues.by_id)  # the journal gives them in ascending order

@@ -87,7 +87,7 @@ class Continuity:
         self._messages = messages
         self._clean = clean
         self._others = others
-        self._elsewhere = Elsewhere(messages, clean)
+        self._elsewhere = OtherWays(messages, clean)
         self._again = checkpoint.path.with_name(f"{checkpoint.path.name}-again")
 
     def require(self) -> None:
@@ -206,7 +206,7 @@ class PlannedContinuity:
         self._messages = messages
         self._clean = clean
         self._others = others
-        self._elsewhere = Elsewhere(messages, clean)
+        self._elsewhere = OtherWays(messages, clean)
         self._again = plan.newest() is None and any(map(_is_written, (clean, *others)))
 
     @property
@@ -264,7 +264,7 @@ class PlannedContinuity:
         return json.dumps({"query": query, "batch": batch, _OTHERS: self._elsewhere.reached(query)})
 
 
-class Elsewhere:
+class OtherWays:
     """Knows which rows of `messages` may be in the tables by another way than the batches of the query at hand."""
 
     def __init__(self, messages: Location, clean: LakeTable) -> None:

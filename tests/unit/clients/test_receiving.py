@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.clients.receiving import Verdict, Wanted
+from headrace.clients.receiving import Selection, Verdict
 from headrace.mqtt.packets import NO_EXPIRY, Publish
 
 
@@ -27,13 +27,13 @@ def message(topic: str, retain: bool) -> Publish:
 )
 def test_verdicts(options: dict[str, object], topic: str, retain: bool, verdict: Verdict) -> None:
     given = {"left_out": [], "no_retained": False, "retained_only": False, "remove_retained": False}
-    wanted = Wanted(None, **given | options)  # type: ignore[arg-type]
+    wanted = Selection(None, **given | options)  # type: ignore[arg-type]
     assert wanted.judge(message(topic, retain)) is verdict
     assert not wanted.satisfied
 
 
 def test_enough() -> None:
-    wanted = Wanted(2, [], False, False, False, written=1)
+    wanted = Selection(2, [], False, False, False, written=1)
     assert not wanted.satisfied
     wanted.written = 2
     assert wanted.satisfied

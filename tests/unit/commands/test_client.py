@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.commands.main import cli
-from headrace.console.admin import AdminClient, Refused
+from headrace.console.admin import AdminClient, AdminRefused
 from unit.console.test_clients import ROW
 
 SESSION = {
@@ -32,7 +32,7 @@ class Broker:
     def ask(self, method: str, path: str) -> Any:
         self.asked.append(f"{method} {path}")
         answer = self.answers.pop(0)
-        if isinstance(answer, Refused):
+        if isinstance(answer, AdminRefused):
             raise answer
         return answer
 
@@ -75,7 +75,7 @@ def test_what_is_listed_of_clients(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_is_named_in_the_query_and_1_says_that_it_is_not_there(
     monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], asked: str
 ) -> None:
-    broker = Broker({"client_id": "a//b%"}, Refused(404, "x", "there is no 'x\x1b'"))
+    broker = Broker({"client_id": "a//b%"}, AdminRefused(404, "x", "there is no 'x\x1b'"))
     done = run(monkeypatch, broker, *arguments, "a//b%", "--tenant", "t")
     assert (done.exit_code, json.loads(done.output)) == (0, {"client_id": "a//b%"})
     missing = run(monkeypatch, broker, *arguments, "behind")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.console.admin import Refused
+from headrace.console.admin import AdminRefused
 from unit.commands.test_client import Broker, page, run
 from unit.console.test_retained import ROW as RETAINED
 from unit.console.test_subscriptions import ROW as SUBSCRIPTION
@@ -42,7 +42,7 @@ def test_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_is_named_in_the_query_and_1_says_that_it_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = Broker({"topic": "a//b"}, Refused(404, "x", "there is no 'x\x1b'"))
+    broker = Broker({"topic": "a//b"}, AdminRefused(404, "x", "there is no 'x\x1b'"))
     done = run(monkeypatch, broker, "retained", "show", "a//b", "--tenant", "t")
     assert (done.exit_code, json.loads(done.output)) == (0, {"topic": "a//b"})
     missing = run(monkeypatch, broker, "retained", "show", "x")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker_process import free_port
-from headrace.console.admin import AdminClient, Refused, Unreachable, token_of
+from headrace.console.admin import AdminClient, AdminRefused, Unreachable, token_of
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -68,7 +68,7 @@ def test_a_connection_that_was_closed_meanwhile_is_made_anew(port: int) -> None:
 
 def test_a_refusal_has_the_broker_s_words(port: int) -> None:
     admin = AdminClient("127.0.0.1", port)
-    with pytest.raises(Refused, match="answers 403: not you") as refused:
+    with pytest.raises(AdminRefused, match="answers 403: not you") as refused:
         admin.get("/refused")
     assert refused.value.status == 403
     admin.close()

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.console.admin import AdminClient, Refused
+from headrace.console.admin import AdminClient, AdminRefused
 from headrace.console.consumers import removed_there
 
 
@@ -28,7 +28,7 @@ class Broker:
         self.asked.append(path)
         shard = int(path.split("/")[4])
         if shard not in self.known:
-            raise Refused(self.status, "no")
+            raise AdminRefused(self.status, "no")
         return {"offset": self.known.pop(shard)}
 
 
@@ -50,10 +50,10 @@ def test_it_goes_from_the_shards_that_know_it() -> None:
 
 @pytest.mark.parametrize("status", [404, 409])
 def test_a_refusal_is_said_where_nothing_was_removed(status: int) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(AdminRefused):
         removed(Broker(2, {}, status))
 
 
 def test_one_that_is_at_work_somewhere_ends_it() -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(AdminRefused):
         removed(Broker(2, {0: 7}, 409))

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from headrace.console.admin import AdminClient, Refused
+from headrace.console.admin import AdminClient, AdminRefused
 from headrace.console.queues import HEADER, line, pairs, removed
 from headrace.errors import NotThere
 
@@ -36,7 +36,7 @@ class Fake(AdminClient):
     def ask(self, method: str, path: str, content: object = None) -> Any:
         self.asked.append((method, path))
         if self._status != 200:
-            raise Refused(self._status, "it says no", "there is no t")
+            raise AdminRefused(self._status, "it says no", "there is no t")
         return {"unfinished": 1}
 
 
@@ -73,5 +73,5 @@ def test_names_are_encoded_once_and_none_is_taken_for_something_else(name: str) 
 def test_what_is_not_there_is_told_apart_from_what_is_refused() -> None:
     with pytest.raises(NotThere, match="there is no t"):
         removed(Fake(404), "queues", {"topic": "t"})
-    with pytest.raises(Refused, match="it says no"):
+    with pytest.raises(AdminRefused, match="it says no"):
         removed(Fake(409), "queues", {"topic": "t"})

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from headrace.console.admin import AdminClient, Refused
+from headrace.console.admin import AdminClient, AdminRefused
 from headrace.console.sessions import dropped_there
 from headrace.errors import BrokersOwn, NotThere
 
@@ -22,7 +22,7 @@ class Fake:
     def ask(self, method: str, path: str) -> dict[str, object]:
         self.asked.append((method, path))
         if self.status != 200:
-            raise Refused(self.status, "said", "why")
+            raise AdminRefused(self.status, "said", "why")
         return {"messages": 1}
 
 
@@ -36,7 +36,7 @@ def test_the_id_is_encoded_once_in_the_query(client_id: str) -> None:
     assert parse_qs(parts.query) == {"tenant": ["t&"], "client": [client_id]}
 
 
-@pytest.mark.parametrize(("status", "kind"), [(404, NotThere), (409, BrokersOwn), (503, Refused)])
+@pytest.mark.parametrize(("status", "kind"), [(404, NotThere), (409, BrokersOwn), (503, AdminRefused)])
 def test_a_refusal_is_what_its_status_means(status: int, kind: type[Exception]) -> None:
     with pytest.raises(kind, match="why" if status != 503 else "said"):
         dropped_there(cast(AdminClient, Fake(status)), "t", "c")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.console.admin import AdminClient, Refused, Unreachable
+from headrace.console.admin import AdminClient, AdminRefused, Unreachable
 
 rich_console = pytest.importorskip("rich.console")
 top = pytest.importorskip("headrace.console.top")
@@ -54,7 +54,7 @@ class Fake(AdminClient):
     def get(self, path: str) -> Any:
         assert path == "/v1/clients/behind?limit=10"
         if isinstance(self.clients, int):
-            raise Refused(self.clients, "no")
+            raise AdminRefused(self.clients, "no")
         return {"clients": self.clients}
 
 

@@ -7,7 +7,7 @@ import gc
 from headrace.directory.entries import ACTIVE, DISABLED, Rule, Tenant, User
 from headrace.directory.known import Memory
 from headrace.directory.policy import Policy
-from headrace.directory.reader import Found, TenantView, UserView, Wanted
+from headrace.directory.reader import Found, LookUp, TenantView, UserView
 from headrace.directory.tenancy import ByPrefix
 from headrace.services.acl import WRITE
 
@@ -22,7 +22,7 @@ def user(hashed: str = "h", *, disabled: bool = False) -> UserView:
 
 
 def found(revision: int, of_tenant: TenantView | None, of_user: UserView | None) -> Found:
-    return Found(Wanted("acme", "gw"), revision, of_tenant, of_user)
+    return Found(LookUp("acme", "gw"), revision, of_tenant, of_user)
 
 
 def memory(recent_max: int = 10) -> Memory:
@@ -70,7 +70,7 @@ def test_what_changed_while_it_was_looked_for_is_read_once_more() -> None:
     known.note(("acme", "other"), 8)
     known.learn(
         Found(
-            Wanted("acme", "other"),
+            LookUp("acme", "other"),
             7,
             tenant(),
             UserView(User("acme", "other", False, 0, 1, "h"), Policy(())),
@@ -109,7 +109,7 @@ def test_who_is_held_is_known_and_a_tenant_stays() -> None:
     known = memory(recent_max=1)
     known.learn(found(1, tenant(), user()))
     held = known.user("acme", "gw")
-    known.learn(Found(Wanted("blue", "x"), 1, tenant(), user()))
+    known.learn(Found(LookUp("blue", "x"), 1, tenant(), user()))
     gc.collect()
     assert known.user("acme", "gw") is held
     del held

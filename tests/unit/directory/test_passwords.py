@@ -13,7 +13,7 @@ from headrace.directory.errors import DirectoryUnavailable
 from headrace.directory.hashes import OURS, cost_of
 from headrace.directory.known import Memory
 from headrace.directory.passwords import Hashing, TenantSecrets, UserSecrets
-from headrace.directory.reader import Reader, UserView, Wanted
+from headrace.directory.reader import LookUp, Reader, UserView
 from headrace.directory.store import Store
 from headrace.directory.tenancy import ByPrefix
 
@@ -37,12 +37,12 @@ class Desk:
         """The password of a user, who was known already or is looked up now."""
         user = self.memory.user("acme", name)
         if user is None or not known:
-            for found in self.reader.look((Wanted("acme", name),)):
+            for found in self.reader.look((LookUp("acme", name),)):
                 self.memory.learn(found)
             return UserSecrets(self.hashing, self.memory.user("acme", name))
 
         def again() -> UserView | None:
-            return self.reader.look((Wanted("acme", name, with_tenant=False),))[0].user
+            return self.reader.look((LookUp("acme", name, with_tenant=False),))[0].user
 
         return UserSecrets(self.hashing, user, again)
 

@@ -14,7 +14,7 @@ from headrace.directory import reader as reading
 from headrace.directory.entries import Change, Rule
 from headrace.directory.errors import DirectoryUnavailable, WrongSchema
 from headrace.directory.poller import Poller
-from headrace.directory.reader import Found, Reader, Wanted, banned, key_of
+from headrace.directory.reader import Found, LookUp, Reader, banned, key_of
 from headrace.directory.store import Store, open_store
 
 HASH = "$7$1$c2FsdA==$c2FsdA=="
@@ -32,7 +32,7 @@ def reader(lite: Store, clock: Clock) -> Reader:
 
 
 def look(reader: Reader, user: str | None = "gw", tenant: str = "acme") -> Found:
-    (found,) = reader.look((Wanted(tenant, user),))
+    (found,) = reader.look((LookUp(tenant, user),))
     return found
 
 
@@ -60,7 +60,7 @@ def test_what_is_not_there_or_not_wanted_is_none(reader: Reader) -> None:
     nobody, nowhere, alone = look(reader, "x"), look(reader, "gw", "none"), look(reader, None)
     assert nobody.tenant is not None
     assert (nobody.user, nowhere.tenant, nowhere.user, alone.user) == (None, None, None, None)
-    (found,) = reader.look((Wanted("acme", "gw", with_tenant=False),))
+    (found,) = reader.look((LookUp("acme", "gw", with_tenant=False),))
     assert found.tenant is None
     assert found.user is not None
 

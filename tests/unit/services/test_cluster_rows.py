@@ -14,7 +14,7 @@ from headrace.core.ports.voice import Draught, Voice
 from headrace.core.records.message import FrameMessage
 from headrace.core.worker import Worker
 from headrace.services import cluster_rows
-from headrace.services.cluster_rows import ClusterRows, Wanted
+from headrace.services.cluster_rows import ClusterRows, RowChoice
 from headrace.services.paging import Place
 from headrace.storage.memory import ManualScheduler, MemoryJournal, MemoryLink
 
@@ -82,7 +82,7 @@ class Queues:
         found: list[dict[str, Any]] = []
         place: Place | None = Place()
         while place is not None:
-            rows, place = await self.rows.page(Wanted(**wanted), limit, place)
+            rows, place = await self.rows.page(RowChoice(**wanted), limit, place)
             assert len(rows) <= limit
             found += rows
         return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mypy_extensions import i64, mypyc_attr
 
-from headrace.core.commit import RELEASE, Answer, Deferred, GroupCommit
+from headrace.core.commit import SAY_PUBREL, Answer, Deferred, GroupCommit
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.group_delivery import Lending, SharedDelivery
 from headrace.core.ports.link import Link
@@ -73,7 +73,7 @@ class Acknowledging:
             if reason_code < 0x80:
                 # Finished before, as far as we know: the client may have missed that [MQTT-4.3.3-4]. Behind a CONNACK
                 # that still waits [MQTT-3.2.0-1].
-                self.commit.defer(Answer(link, RELEASE, packet_id))
+                self.commit.defer(Answer(link, SAY_PUBREL, packet_id))
             return
         if ref & REF_QOS != 2:
             raise ProtocolError(rc.PROTOCOL_ERROR, "PUBREC for a QoS 1 message")

@@ -352,7 +352,7 @@ class FarQueues(Requests):
         wire = self._wires.get(home)
         if wire is not None and weight:
             self._taken[home] += weight
-            wire.say(frames.Taken(self._taken[home]))
+            wire.say(frames.Arrived(self._taken[home]))
 
     def _answer(self, caller: FarCaller, line: Line, code: int) -> None:
         """Answer the first request of a line."""

@@ -11,9 +11,9 @@ from typing import Final, cast
 from mypy_extensions import i64
 
 from headrace.core.commit import (
-    COMPLETE,
+    SAY_PUBCOMP,
+    SAY_PUBREC,
     SHARE_BYTES_LEAST,
-    TAKEN,
     Answer,
     GroupCommit,
 )
@@ -286,7 +286,7 @@ class Publishing(SpaceListener):
         incoming = session.incoming
         if incoming is None or packet_id not in incoming:
             return False
-        self.commit.defer(Answer(link, TAKEN, packet_id))
+        self.commit.defer(Answer(link, SAY_PUBREC, packet_id))
         return True
 
     def _note_incoming(self, session: Session, packet_id: int, offset: int) -> None:
@@ -352,7 +352,7 @@ class Publishing(SpaceListener):
             link.inbound -= 1  # QoS 2 counts against Receive Maximum until PUBCOMP (4.9)
             if session.persistent:
                 self.commit.released(session.incarnation, packet_id)
-        self.commit.defer(Answer(link, COMPLETE, packet_id))
+        self.commit.defer(Answer(link, SAY_PUBCOMP, packet_id))
 
     def acknowledge(self, link: Link, message: Message) -> None:
         """Send PUBACK or PUBREC, or what a device is answered: the high watermark has passed the record (P1)."""

@@ -67,7 +67,7 @@ class Visitors:
         """Say what is done with what the shard of a connection says on its newest wire."""
         of_follower.on(frames.Requested, self._requested)
         of_follower.on(frames.Departed, self._departed)
-        of_follower.on(frames.Taken, self._taken)
+        of_follower.on(frames.Arrived, self._taken)
 
     def _outlet(self, wire: Wire) -> Outlet:
         """Return what is at the other end of a wire; all that was at that of an older one has left."""
@@ -80,7 +80,7 @@ class Visitors:
     def _departed(self, wire: Wire, frame: frames.Departed) -> None:
         self._leave(self._outlet(wire), frame.connection)
 
-    def _taken(self, wire: Wire, frame: frames.Taken) -> None:
+    def _taken(self, wire: Wire, frame: frames.Arrived) -> None:
         outlet = self._outlet(wire)
         if outlet.take(frame.taken):
             for guest in list(outlet.guests.values()):

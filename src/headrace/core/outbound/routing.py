@@ -23,7 +23,7 @@ from headrace.core.state.backlog import REF_OFFSET_SHIFT
 from headrace.core.state.groups import group_of
 from headrace.core.state.inflight import NOT_IN_FLIGHT
 from headrace.core.state.queue import OutboundQueue, reference
-from headrace.core.state.session import Commons, Elsewhere, Route, Session, Target, session_of
+from headrace.core.state.session import Commons, FarAudience, Route, Session, Target, session_of
 from headrace.core.state.subscription_tree import SubscriptionTree
 from headrace.core.state.subscriptions import for_publisher
 
@@ -35,13 +35,15 @@ class Passing:
     topic is looked up, unless `known` says it, and returned: to be handed in with the next message on it. The publisher
     may have to wait."""
 
-    def passed(self, message: Message, known: Elsewhere | None, publisher: Link | None) -> Elsewhere | None:
+    def passed(
+        self, message: Message, known: FarAudience | None, publisher: Link | None
+    ) -> FarAudience | None:
         """Note that a durable message takes effect. Raises nothing."""
         return None
 
     def passed_live(
-        self, message: Message, known: Elsewhere | None, publisher: Link | None
-    ) -> Elsewhere | None:
+        self, message: Message, known: FarAudience | None, publisher: Link | None
+    ) -> FarAudience | None:
         """Note that a message at QoS 0 goes to its sessions."""
         return None
 

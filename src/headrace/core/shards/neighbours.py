@@ -43,7 +43,7 @@ from headrace.core.shards.shared_disk import SharedDisk
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.shards.taking import Taker
 from headrace.core.shards.withdrawing import Withdrawing
-from headrace.core.state.session import Elsewhere, Session, session_of
+from headrace.core.state.session import FarAudience, Session, session_of
 from headrace.core.state.state import Fold
 from headrace.core.state.wanted import Wanted, WantedListener
 from headrace.errors import CorruptRecord
@@ -517,7 +517,9 @@ class Neighbours(Alone, Waker):
 
     # What is published here, and what of others takes effect here
 
-    def passed(self, message: Message, known: Elsewhere | None, publisher: Link | None) -> Elsewhere | None:
+    def passed(
+        self, message: Message, known: FarAudience | None, publisher: Link | None
+    ) -> FarAudience | None:
         """Send a message that is durable and takes effect here to whoever follows and wants it. Of what is retained
         everybody gets a copy, at QoS 0 too: whoever comes later is told that it has come."""
         if message.flags & (FLAG_QOS | FLAG_RETAIN) == 0:
@@ -537,7 +539,7 @@ class Neighbours(Alone, Waker):
             return None
         return wanting
 
-    def _wanting(self, message: Message, known: Elsewhere | None) -> _Wanting:
+    def _wanting(self, message: Message, known: FarAudience | None) -> _Wanting:
         """Return the senders to the shards that want the topic of a message: those that are `known`, if no route has
         changed since."""
         changes = self.routes.changes
@@ -573,8 +575,8 @@ class Neighbours(Alone, Waker):
                 self._crowd(home, publisher, message.offset)
 
     def passed_live(
-        self, message: Message, known: Elsewhere | None, publisher: Link | None
-    ) -> Elsewhere | None:
+        self, message: Message, known: FarAudience | None, publisher: Link | None
+    ) -> FarAudience | None:
         """Send a message at QoS 0 to whoever follows, wants it and keeps up; for the others it is dropped, and
         counted, also for those that wanted it when they followed last."""
         wanting = self._wanting(message, known)
@@ -711,7 +713,7 @@ class Neighbours(Alone, Waker):
                 taker.withdraw(frame)
 
 
-class _Wanting(Elsewhere):
+class _Wanting(FarAudience):
     """The senders to the shards that want a topic, and how many `absent` shards wanted it when they followed last, while
     the `changes` of routes are so many."""
 

@@ -6,7 +6,7 @@ M, the shard of the connection, says it on the wire on which it follows H, the h
                   u16 cluster_len, u16 user_len, u16 client_len, tenant, SN, topic, cluster, user, client id, ids of 16
                   bytes; user and client id are those of JOIN, else empty
     65 Departed   u64 connection              the connection has ended
-    66 Taken      u64 bytes                   so much of what was poured has come, counted from the beginning of the wire
+    66 Arrived    u64 bytes                   so much of what was poured has come, counted from the beginning of the wire
     67 Answered   u64 connection, u8 verb, u8 code
     68 Poured     u64 connection, (16 bytes id, u8 redelivered, MESSAGE record)*       the answer to PULL
     69 Notified   u64 connection, u64 available, u16 sn_len, u16 topic_len, u16 cluster_len, SN, topic, cluster
@@ -39,7 +39,7 @@ from headrace.errors import CorruptRecord
 
 REQUESTED: Final = 64
 DEPARTED: Final = 65
-TAKEN: Final = 66
+ARRIVED: Final = 66
 ANSWERED: Final = 67
 POURED: Final = 68
 NOTIFIED: Final = 69
@@ -124,7 +124,7 @@ class Departed(QueueFrame):
         return bytes([DEPARTED]) + _NUMBER.pack(self.connection)
 
 
-class Taken(QueueFrame):
+class Arrived(QueueFrame):
     """So many bytes of messages have come, counted from the beginning of the wire. It is about no connection."""
 
     def __init__(self, taken: int) -> None:
@@ -132,7 +132,7 @@ class Taken(QueueFrame):
         self.taken = taken
 
     def encode(self) -> bytes:
-        return bytes([TAKEN]) + _NUMBER.pack(self.taken)
+        return bytes([ARRIVED]) + _NUMBER.pack(self.taken)
 
 
 class Answered(QueueFrame):
@@ -241,7 +241,7 @@ class Told(QueueFrame):
 
 def _decode_number(data: bytes) -> Frame:
     number = checked(_NUMBER.unpack(data[1:])[0])
-    return Taken(number) if data[0] == TAKEN else Departed(number)
+    return Arrived(number) if data[0] == ARRIVED else Departed(number)
 
 
 def _decode_answered(data: bytes) -> Frame:
@@ -329,7 +329,7 @@ def _decode_poured(data: bytes) -> Frame:
 DECODERS: Final[dict[int, Callable[[bytes], Frame]]] = {
     REQUESTED: _decode_requested,
     DEPARTED: _decode_number,
-    TAKEN: _decode_number,
+    ARRIVED: _decode_number,
     ANSWERED: _decode_answered,
     POURED: _decode_poured,
     NOTIFIED: _decode_notified,

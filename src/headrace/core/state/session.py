@@ -76,7 +76,7 @@ class Target(Entry):
         return 1 if self.members is None else 1 + _MERGED_TARGET + len(self.members)
 
 
-class Elsewhere:
+class FarAudience:
     """Says who wants one topic in other shards, to whoever passes messages on to them (`routing.Passing`)."""
 
 
@@ -88,7 +88,7 @@ class Route:
         self.topic = topic
         self.changes: i64 = changes
         self.targets = targets
-        self.elsewhere: Elsewhere | None = None
+        self.elsewhere: FarAudience | None = None
 
 
 class Subscription(Target):

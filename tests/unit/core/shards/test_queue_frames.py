@@ -22,7 +22,7 @@ FRAMES: list[frames.QueueFrame] = [
     frames.Requested(2, frames.PULLS, "", b"s", b"t", b"c", 65_535, 65_535),
     frames.Requested((1 << 63) - 1, frames.ACKS, "t", b"s", b"t", b"c", ids=IDS),
     frames.Departed(3),
-    frames.Taken(1 << 40),
+    frames.Arrived(1 << 40),
     frames.Answered(4, frames.ACKS, 0x92),
     frames.Poured(5, []),
     frames.Notified(6, b"s", b"t", b"c", 1 << 33),
