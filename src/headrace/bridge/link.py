@@ -80,10 +80,6 @@ class RemoteLink(StreamLink):
         self._on_end = on_end
         self._on_drop = on_drop
         self._suspect = suspect
-        self._remote = _Remote(self)
-        aliases = connect.properties.topic_alias_maximum or 0
-        self._protocol = ClientProtocol(self._remote, terms.packet_bytes_max, aliases)
-        self._stream = self._protocol
         self._present = False
         self._full_window: i64 = 0
         self._up_ms: i64 = 0
@@ -97,6 +93,10 @@ class RemoteLink(StreamLink):
         self.version = connect.version
         self.unanswered = False
         self.refused_filters: list[str] = []
+        self._remote = _Remote(self)
+        aliases = connect.properties.topic_alias_maximum or 0
+        self._protocol = ClientProtocol(self._remote, terms.packet_bytes_max, aliases)
+        self._stream = self._protocol
 
     # asyncio.Protocol
 

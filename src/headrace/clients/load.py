@@ -74,7 +74,6 @@ class LoadClient(ClientHandler):
         self.version: int = connect.version
         self.topic = topic
         self.qos: int = qos
-        self.protocol = LoadStream(self)
         self.transport: PlainTransport | asyncio.Transport | None = None
         self.out = BytesWriter()
         self.clock = time.monotonic_ns  # found once: of a module it would be looked up at every call
@@ -82,6 +81,7 @@ class LoadClient(ClientHandler):
         self.opened_ns: i64 = 0
         self.paused = False
         self.leaving = False
+        self.protocol = LoadStream(self)
 
     # asyncio.Protocol
 

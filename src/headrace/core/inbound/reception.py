@@ -28,9 +28,9 @@ class Reception(BrokerPort):
     def __init__(self, worker: WorkerPort, testimony: Testimony) -> None:
         self._worker = worker
         self._testimony = testimony
-        self._packets, self._frames = _OfPackets(self), _OfFrames(self)
         self.counters = Counters()
         self.elsewhere: Elsewhere | None = None
+        self._packets, self._frames = _OfPackets(self), _OfFrames(self)
 
     def on_connect(self, link: Link, packet: Connect) -> None:
         if not self._worker.place(link, packet.username):

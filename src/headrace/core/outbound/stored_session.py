@@ -67,14 +67,15 @@ class StoredSession(Waiting):
         """Begin with nothing read. `long`: so many messages wait for a client that is connected before they are put."""
         self.session = session
         self.storing = storing
-        self.queue = StoredQueue(session.tenant.name, session.client_id, session.incarnation, self)
-        outbound = session.outbound()
-        self.queue.rows = outbound.stored_rows()
-        self.queue.floor = self.noted = outbound.floor()
         self.reader: QueueReader = journal
         self._long: i64 = long
         self._found: dict[int, Message | Absent] = {}
         self._read_up_to: i64 = 0
+        outbound = session.outbound()
+        self.noted = outbound.floor()
+        self.queue = StoredQueue(session.tenant.name, session.client_id, session.incarnation, self)
+        self.queue.rows = outbound.stored_rows()
+        self.queue.floor = self.noted
 
     # What the policy asks of a session
 

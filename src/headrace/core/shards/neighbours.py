@@ -90,8 +90,6 @@ class Neighbours(Alone, Waker):
         self.intake = delivery.lateness = Intake(worker.clock, settings, gate)
         self._holding = Holding(self._takers, commit, worker)
         self.asking = Asking(shard, fold, commit, delivery, worker, self._takers, self._holding, settings)
-        wires = _GroupWires(self)
-        self._answering = Answering(shard, fold, self._takers, worker, wires, settings.page_messages)
         self._newest: dict[int, tuple[int, int]] = {}  # by shard: epoch and attempt of its newest hello
         self._senders: dict[int, Sender] = {}  # by slot
         self._by_shard: dict[int, Sender] = {}
@@ -102,6 +100,8 @@ class Neighbours(Alone, Waker):
         self._nobody = _Wanting(0, [], 0)
         fold.wanted = fold.queues.wanted = self._wanted = Wanted()
         self.queues = queues
+        wires = _GroupWires(self)
+        self._answering = Answering(shard, fold, self._takers, worker, wires, settings.page_messages)
         self.homes = GroupHomes(fold, commit, delivery, worker, self._holding, wires)
         self.members = GroupMembers(shard, fold, commit, delivery, worker, wires, settings.answer_within_ms)
         self._of_source, self._of_follower = self._hear_sources(), self._hear_followers()
