@@ -210,11 +210,13 @@ def _at_once(step: Callable[[], Result], /) -> Result:
     return step()
 
 
-def name_segment(disk: Disk, file: SegmentFile, attempt: Attempt = _at_once) -> SegmentFile:
+def name_segment(
+    disk: Disk, file: SegmentFile, attempt: Attempt = _at_once, attempt_to_sync: Attempt = _at_once
+) -> SegmentFile:
     """Do the second half of `create_segment`: sync the segment, give it its name."""
     disk.fsync(file.fd)
     attempt(partial(disk.rename, _temporary(file.segment), file.segment.path))
-    attempt(partial(disk.fsync_directory, file.segment.path.parent))
+    attempt_to_sync(partial(disk.fsync_directory, file.segment.path.parent))
     return file
 
 

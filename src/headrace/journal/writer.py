@@ -324,13 +324,23 @@ class GroupWriter:
     def _with_room(self, step: Callable[[], Result]) -> Result:
         """Do what may find the disk full, descriptors or memory used up, again and again until it does not. Syncs are
         not among it."""
+        return self._again(step, is_passing)
+
+    def _until_done(self, step: Callable[[], Result]) -> Result:
+        """Do what costs nobody anything if it fails, for whatever reason, again and again until it does not: a file that
+        has no name yet holds nothing, a directory that cannot be opened has lost nothing."""
+        return self._again(step, _is_any)
+
+    def _again(
+        self, step: Callable[[], Result], is_tried_again: Callable[[OSError | MemoryError], bool]
+    ) -> Result:
         while True:
             try:
                 return step()
             except SyncFailed:
                 raise
             except (OSError, MemoryError) as error:
-                if not is_passing(error):
+                if not is_tried_again(error):
                     raise
                 self._make_room(error)
 
@@ -391,7 +401,7 @@ class GroupWriter:
         def begin() -> SegmentFile:
             return begin_segment(self._disk, directory, header, self._allocate_bytes, bool(self.full))
 
-        self.file = name_segment(self._disk, self._with_room(begin), self._with_room)
+        self.file = name_segment(self._disk, self._until_done(begin), self._with_room, self._until_done)
         self.roll_wanted = False
         self._index_wanted_at = self.file.segment.size
         self._catalog.append(self.file.segment)
@@ -411,6 +421,10 @@ def _named(error: BaseException) -> BaseException:
     named = kind(f"the journal cannot be written: {reason_of(error)}")
     named.__cause__ = error
     return named
+
+
+def _is_any(_: OSError | MemoryError) -> bool:
+    return True
 
 
 def _ignore_offset(offset: int) -> None:

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from broker_process import wait_until
 from headrace.journal.disk import Disk
 from headrace.journal.log import SegmentedLog
 from headrace.journal.reader import JournalReader
 from unit.journal.log_at import SMALL, Started, opened, silent
+
+
+class DirectoryThatFails(Disk):
+    """Once armed, the first two calls of one kind that look into a directory or make a file in it fail with EIO."""
+
+    def __init__(self, call: str) -> None:
+        self._call = call
+        self.failures_left = 0
+
+    def _fail(self, call: str) -> None:
+        if call == self._call and self.failures_left:
+            self.failures_left -= 1
+            raise OSError(errno.EIO, "Input/output error")
+
+    def create(self, path: Path) -> int:
+        self._fail("create")
+        return super().create(path)
+
+    def fsync_directory(self, path: Path) -> None:
+        self._fail("fsync_directory")
+        super().fsync_directory(path)
 
 
 class CountingDisk(Disk):
@@ -85,6 +108,26 @@ def test_a_group_that_fills_several_segments(tmp_path: Path) -> None:
     assert said == [3, 6, 9, 12, 15, 18, 20]
     log = opened(tmp_path)
     assert [batch.body[0] for batch in log.scan(0)] == list(range(20))
+    log.close()
+
+
+@pytest.mark.parametrize("call", ["create", "fsync_directory"])
+def test_a_segment_that_cannot_be_begun_now_is_begun_again(tmp_path: Path, call: str) -> None:
+    disk = DirectoryThatFails(call)
+    log = SegmentedLog.open(tmp_path, replace(SMALL, durability="os"), silent, disk)
+    for i in range(8):
+        log.append(bytes([i]) * 1000, 1, 1, 1)
+    disk.failures_left = 2
+    failures: list[BaseException] = []
+    full: list[str] = []
+    log.start(lambda _: None, failures.append, full.append)
+    wait_until(lambda: log.high_watermark == 8 or bool(failures), "nothing was written")
+    wait_until(lambda: bool(failures) or full[-1:] == [""], "the journal did not say that it goes on")
+    log.close()
+    assert (failures, disk.failures_left) == ([], 0)
+    assert (full[0], full[-1]) == ("Input/output error", "")
+    log = opened(tmp_path)
+    assert [batch.body[0] for batch in log.scan(0)] == list(range(8))
     log.close()
 
 
