@@ -59,9 +59,6 @@ class Writer(Protocol):
 class Place(MayBeFull, Protocol):
     """The place in which the snapshots of one broker are kept."""
 
-    async def prepare(self) -> None:
-        """Do what comes before a snapshot's position is known. Raises OSError."""
-
     def writer(self, position: int, parent: int | None) -> Writer:
         """Begin a snapshot at `position`. `parent`: position of the one whose changes it is to have; None for a full
         one. Raises OSError."""
@@ -120,9 +117,6 @@ class Folder:
     @property
     def full(self) -> str:
         return self._log.full
-
-    async def prepare(self) -> None:
-        """Return at once: a file says itself where it stands."""
 
     def writer(self, position: int, parent: int | None) -> Writer:
         return FolderWriter(SnapshotWriter(self._log.directory, position, parent=parent))
@@ -191,7 +185,6 @@ class Snapshotting:
         is_full = full or self._must_be_full or self._changes >= CHANGES_MAX or self._full_is_cheap()
         if not is_full and self._commit.high_watermark == self._position:
             return
-        await self._place.prepare()
         self._must_be_full = True  # until it is there: what the walk notes as written is nowhere else
         walk = SnapshotPass(self._fold, self._commit, is_full)
         writer = self._place.writer(walk.position, None if is_full else self._position)

@@ -58,10 +58,13 @@ class Owns:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """Note that an entry is durable and takes effect for every reader. `offset` is Kafka's, of its last record."""
+    """Note that an entry is durable and takes effect for every reader. `offset` is Kafka's, of its last record, which has
+    this epoch; `next_offset` is the record offset that comes next behind it."""
 
     entry: Entry
     offset: int
+    next_offset: int
+    epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)

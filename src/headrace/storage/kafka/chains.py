@@ -13,14 +13,16 @@ kind 7, MANIFEST, behind the last piece:
     16  16  that of the one whose changes these are; zeros: it is a full one
     32   8  position: records from this offset on must be applied behind it
     40   8  applied offset: no entry reflects a record at or above it
-    48   8  Kafka offset of the newest MARK at or before the position, in the journal's partition, confirmed before
+    48   8  Kafka offset of a MARK in the journal's partition, behind all that the snapshot has: it was confirmed
+            before, and has the epoch that the manifest's envelope has
     56   8  time of creation, microseconds since 1970
     64   8  count of entries
     72   4  count of pieces
     76   4  crc32 of the pieces, without their names
     80   4  count of what follows
     84      index: the record offset that comes next at a MARK and the Kafka offset of it, 8 bytes each, ascending: MARKs
-            that were confirmed, from the one on that the journal's partition was deleted up to; 0 and 0 where nothing was
+            that were confirmed, from the one on that the journal's partition was deleted up to; 0 and 0 where nothing
+            was. The last one is that at 48
 
 The index is where a reader begins who wants what queues refer to, and not only what is behind the position: whatever is
 deleted meanwhile is deleted up to one of them.
@@ -39,7 +41,7 @@ from zlib import crc32
 
 from headrace.journal.errors import CorruptFile
 from headrace.journal.segment import seed_of
-from headrace.storage.kafka.envelope import MANIFEST, PIECE, Epoch, pack, unpack
+from headrace.storage.kafka.envelope import MANIFEST, PIECE, Envelope, Epoch, pack, unpack
 
 NAME_SIZE: Final = 16
 PIECE_BYTES: Final = 1 << 20
@@ -69,10 +71,11 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A snapshot whose pieces are all there: its manifest, and the Kafka offsets of its first piece and of the manifest;
-    of one without pieces both are the manifest's."""
+    """A snapshot whose pieces are all there: its manifest, the epoch that this has, and the Kafka offsets of its first
+    piece and of the manifest; of one without pieces both are the manifest's."""
 
     manifest: Manifest
+    epoch: Epoch
     first: int
     last: int
 
@@ -174,7 +177,7 @@ class ChainFold:
         if found.kind == PIECE and len(found.content) >= NAME_SIZE:
             self._piece(offset, found.number, found.content)
         elif found.kind == MANIFEST:
-            return self._manifest(offset, found.content)
+            return self._manifest(offset, found)
         return None
 
     def _piece(self, offset: int, number: int, content: bytes) -> None:
@@ -187,14 +190,14 @@ class ChainFold:
             begun.crc = crc32(content[NAME_SIZE:], begun.crc)
             self._keep(name, content[NAME_SIZE:])
 
-    def _manifest(self, offset: int, content: bytes) -> Whole | None:
-        manifest = manifest_of(content)
+    def _manifest(self, offset: int, found: Envelope) -> Whole | None:
+        manifest = manifest_of(found.content)
         if manifest is None or manifest.name in self.whole:
             return None
         begun = self._begun.pop(manifest.name, _Begun(offset))
         if (begun.pieces, begun.crc) != (manifest.pieces, manifest.crc):
             return None
-        whole = self.whole[manifest.name] = Whole(manifest, begun.first, offset)
+        whole = self.whole[manifest.name] = Whole(manifest, found.epoch, begun.first, offset)
         return whole
 
     def forget_below(self, offset: int) -> None:

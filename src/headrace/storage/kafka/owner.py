@@ -270,13 +270,13 @@ class Owner:
     def _is_next(self, part: TakenPart) -> bool:
         return part.epoch == self.epoch and part.number == self._at
 
-    def _on_own_record(self, verdict: Verdict, now: float) -> None:
+    def _on_own_record(self, verdict: Taken | Marked | Floored, now: float) -> None:
         """Take a record of ours that has turned up: what is under way, or was when its producer was given up."""
         if not self._waiting or not self._waiting[0].is_of(verdict):
             if isinstance(verdict, Taken):
                 self._lose(f"somebody appends under our epoch, at Kafka offset {self.fold.tail - 1}")
             return
-        self._confirm()
+        self._confirm(verdict.epoch)
         if self.stage is Stage.LOOKING:
             self._own_on(now)
 
@@ -397,15 +397,15 @@ class Owner:
             self._at += 1
         else:
             fold.append(fold.tail, value, entry.end(fold.next_offset))
-            self._confirm()
+            self._confirm(self.epoch)
         self._send(now)
 
-    def _confirm(self) -> None:
-        """Note that the first entry that waits is in the partition, and takes effect."""
+    def _confirm(self, epoch: Epoch) -> None:
+        """Note that the first entry that waits is in the partition under an epoch of ours, and takes effect."""
         entry = self._waiting.popleft()
         self._pause_s = READ_AGAIN_S
         self._values = []
-        self.actions.append(Confirmed(entry, self.fold.tail - 1))
+        self.actions.append(Confirmed(entry, self.fold.tail - 1, self.fold.next_offset, epoch))
         if isinstance(entry, FloorEntry):
             self.actions.append(Delete(entry.mark))
 

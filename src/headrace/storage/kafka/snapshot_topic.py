@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,6 @@ from headrace.journal.disk import DISK
 from headrace.journal.errors import CorruptFile
 from headrace.journal.segment import seed_of
 from headrace.storage.kafka.chains import (
-    FULL,
     LENGTH,
     NAME_SIZE,
     PIECE_BYTES,
@@ -31,12 +30,17 @@ from headrace.storage.kafka.chains import (
     pack_manifest,
     pack_piece,
 )
-from headrace.storage.kafka.envelope import Epoch
+from headrace.storage.kafka.envelope import NO_OWNER, Epoch
+from headrace.storage.kafka.keeping import Place, newest_chain
 from headrace.storage.kafka.mailbox import Clients, Hearer, Mailbox, Records
 
 SUFFIX: Final = ".pieces"
 WAIT_S: Final = 0.1
 READ_BYTES: Final = 1 << 20
+
+# Confirms a MARK behind everything that a snapshot has, and returns the epoch that it has and the places that stand, of
+# which it is the last one. Raises OSError.
+Seal = Callable[[], Awaitable[tuple[Epoch, list[Place]]]]
 
 
 class SnapshotTopic:
@@ -92,12 +96,10 @@ class SnapshotTopic:
         return self._directory / f"{name.hex()}{SUFFIX}"
 
     def newest(self, start: int) -> list[LoadedSnapshot]:
-        """Return the chain that reaches furthest, the full snapshot first; [] where there is none. `start` is where the
+        """Return the chain to begin with, the full snapshot first; [] where there is none. `start` is where the
         journal's partition is known to begin, at least."""
-        chains = self.fold.chains(start)
-        if not chains:
-            return []
-        return [LoadedSnapshot(whole, self._file(whole.manifest.name)) for whole in chains[0]]
+        chain = newest_chain(self.fold.chains(start), start)
+        return [LoadedSnapshot(whole, self._file(whole.manifest.name)) for whole in chain]
 
     def forget(self) -> None:
         """Remove what was kept of the pieces."""
@@ -119,9 +121,11 @@ class SnapshotTopic:
         self._clients.append(self._token, value)
         return await sent
 
-    def begin(self, epoch: Epoch, manifest: Manifest) -> SnapshotWriter:
-        """Begin a snapshot that `manifest` describes as far as it is known now."""
-        return SnapshotWriter(self, self._seed, epoch, replace(manifest, name=os.urandom(NAME_SIZE)))
+    def begin(self, position: int, parent: bytes, seal: Seal) -> SnapshotWriter:
+        """Begin a snapshot at a record offset; `parent` is the name of the one whose changes it is to have, `FULL`: it
+        is a full one. `seal` is awaited before its manifest is written."""
+        manifest = Manifest(os.urandom(NAME_SIZE), parent, position, position, -1, 0, 0, 0, 0)
+        return SnapshotWriter(self, self._seed, manifest, seal)
 
     def delete(self, offset: int) -> None:
         """Delete the snapshots that lie below a Kafka offset."""
@@ -204,10 +208,10 @@ class SnapshotWriter:
     """One snapshot that is being written (`storage.embedded.snapshotting.Writer`). `first` is the Kafka offset of its
     first record, `last` that of its manifest, -1 until they are there."""
 
-    def __init__(self, topic: SnapshotTopic, seed: int, epoch: Epoch, manifest: Manifest) -> None:
+    def __init__(self, topic: SnapshotTopic, seed: int, manifest: Manifest, seal: Seal) -> None:
         self._topic = topic
         self._seed = seed
-        self._epoch = epoch
+        self._seal = seal
         self.manifest = manifest
         self.size = 0
         self.first = -1
@@ -231,7 +235,7 @@ class SnapshotWriter:
             await self._send(piece)
 
     async def _send(self, piece: bytes) -> None:
-        value = pack_piece(self._seed, self._epoch, self.manifest.name, self._pieces, piece)
+        value = pack_piece(self._seed, NO_OWNER, self.manifest.name, self._pieces, piece)
         self._note(await self._topic.append(value))
         self._pieces += 1
         self._crc = crc32(piece, self._crc)
@@ -246,22 +250,19 @@ class SnapshotWriter:
         if self._waiting:
             await self._send(bytes(self._waiting))
             self._waiting.clear()
+        epoch, places = await self._seal()
         self.manifest = replace(
             self.manifest,
+            mark=places[-1][1],
+            index=tuple(places),
             applied=max(applied_offset, self.manifest.position),
             created_us=time.time_ns() // 1000,
             entries=self._entries,
             pieces=self._pieces,
             crc=self._crc,
         )
-        self._note(await self._topic.append(pack_manifest(self._seed, self._epoch, self.manifest)))
+        self._note(await self._topic.append(pack_manifest(self._seed, epoch, self.manifest)))
 
     def abandon(self) -> None:
         """Forget it: pieces without a manifest are nothing."""
         self._waiting.clear()
-
-
-def described(position: int, parent: bytes, mark: int, index: tuple[tuple[int, int], ...]) -> Manifest:
-    """Return what is known of a snapshot before it is written: where it stands, whose changes it is to have (`FULL`: it
-    is a full one), and MARKs that are confirmed, of which `mark` is one at or before the position."""
-    return Manifest(FULL, parent, position, position, mark, 0, 0, 0, 0, index)

@@ -50,12 +50,13 @@ from headrace.storage.kafka.actions import (
 )
 from headrace.storage.kafka.cache import DIRECTORY, Cache
 from headrace.storage.kafka.cluster_state import RECORD_BYTES_MAX
-from headrace.storage.kafka.entry import BatchEntry, Entry, MarkEntry
-from headrace.storage.kafka.envelope import BITS, Epoch
+from headrace.storage.kafka.entry import BatchEntry, Entry, FloorEntry, MarkEntry
+from headrace.storage.kafka.envelope import BITS
+from headrace.storage.kafka.keeping import BEGINNING, Keeping, place_to_begin
 from headrace.storage.kafka.log_fold import LogFold
 from headrace.storage.kafka.mailbox import Clients, Hearer, Mailbox, Records
 from headrace.storage.kafka.owner import Owner
-from headrace.storage.kafka.snapshot_place import BEGINNING, KafkaPlace, Marks
+from headrace.storage.kafka.snapshot_place import KafkaPlace
 from headrace.storage.kafka.snapshot_topic import LoadedSnapshot, SnapshotTopic
 from headrace.storage.port import Recovered, StorageEvents
 
@@ -105,6 +106,16 @@ class KafkaSettings:
     connect_snapshots: Callable[[Hearer], Clients]
     intervals: SnapshotIntervals = SnapshotIntervals()
     watchdog: Watchdog = field(default_factory=Watchdog)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sought:
+    """A record that is looked for at a start: the number of the reading that begins with it, its Kafka offset, and what
+    is done with it."""
+
+    reading: int
+    offset: int
+    found: Callable[[int, bytes], None]
 
 
 def uuid_of(topic_id: str, partition: int) -> bytes:
@@ -204,14 +215,14 @@ class KafkaStorage:
         self._snapshot_topic = SnapshotTopic(self._uuid, directory, connect, self._report, self._clock)
         self._start = 0  # the partition is known to begin there, at least
         self._chain: list[LoadedSnapshot] = []
-        self._marks: Marks = [BEGINNING]
-        self._sought: tuple[int, int] | None = None  # a reading, and the MARK that it begins with
+        self._keeping = Keeping()
+        self._sought: _Sought | None = None
         self._numbered_to = 0  # of readings, those of all owners
-        self._place = KafkaPlace(self, self._snapshot_topic, self._marks)
+        self._place = KafkaPlace(self, self._snapshot_topic, self._keeping)
         self._snapshotting: Snapshotting | None = None
         self._broker: Broker | None = None
         self._marked_bytes = 0
-        self._confirming: tuple[Entry, asyncio.Future[int]] | None = None
+        self._confirming: tuple[Entry, asyncio.Future[Confirmed]] | None = None
 
     def _ways_of_actions(self) -> dict[type[Action], Callable[[Action], None]]:
         """Return what is done for each kind of action."""
@@ -246,23 +257,13 @@ class KafkaStorage:
     # Start
 
     def recover(self, broker: Broker, report: Callable[[str], None]) -> Recovered:
-        self._check_reach()
         replayed = load(broker.fold, self._chain, self._scan, self._cache.start_offset, report)
         return self._found(broker, replayed)
 
     def recovering(self, broker: Broker, report: Callable[[str], None]) -> Generator[None, None, Recovered]:
-        self._check_reach()
         start = self._cache.start_offset
         replayed = yield from loading(broker.fold, self._chain, self._scan, start, report)
         return self._found(broker, replayed)
-
-    def _check_reach(self) -> None:
-        """Refuse a journal that ends before a snapshot that was taken of it."""
-        reach = max((one.manifest.applied for one in self._chain), default=0)
-        if reach > self.high_watermark:
-            raise KafkaLost(
-                f"{self._name}: a snapshot has the records up to {reach}, and the journal ends at {self.high_watermark}"
-            )
 
     def _scan(self, position: int) -> Iterable[Batch]:
         """Return the batches from a record offset on; none where it is the end."""
@@ -314,53 +315,74 @@ class KafkaStorage:
             raise self._silent()
         self._heard_at = self._clock()
         self._chain = self._snapshot_topic.newest(self._start)
-        self._marks[:] = self._chain[-1].manifest.index if self._chain else [BEGINNING]
+        self._keeping.places = list(self._chain[-1].manifest.index) if self._chain else [BEGINNING]
+        if self._chain:  # is everything there that it has?
+            self._seek(self._keeping.places[-1][1], self._on_witness)
+        else:
+            self._begin_to_read()
+
+    def _on_witness(self, offset: int, value: bytes) -> None:
+        """Look at the MARK behind all that the newest snapshot has."""
+        fold = self._fold_at(offset, value)
+        if (fold.next_offset, fold.owner) != (self._keeping.places[-1][0], self._chain[-1].place.epoch):
+            raise KafkaLost(
+                f"{self._name}: another MARK is at Kafka offset {offset} than the one behind a snapshot"
+            )
+        self._begin_to_read()
+
+    def _begin_to_read(self) -> None:
         if self._cache.standing is not None:
             fold = LogFold(self._uuid)
             fold.begin_behind(self._cache.standing)
             self._read_on(fold)
             return
-        kept = [pair for pair in self._marks if pair[1] >= self._start]
-        if not kept:
+        place = place_to_begin(self._keeping.places, self._start)
+        if place is None:
             raise KafkaLost(
                 f"{self._name}: its oldest records are deleted, up to Kafka offset {self._start}, and no snapshot says "
                 "what they were"
             )
-        if kept[0] == BEGINNING:
+        if place == BEGINNING:
             self._read_on(LogFold(self._uuid))
         else:
-            self._numbered_to = max(self._numbered_to, self._owner.numbered_to) + 1
-            self._sought = self._numbered_to, kept[0][1]
-            self._clients.read(*self._sought)
+            self._seek(place[1], lambda offset, value: self._read_on(self._fold_at(offset, value)))
+
+    def _fold_at(self, mark: int, value: bytes) -> LogFold:
+        """Return a fold that begins at the MARK at a Kafka offset. Raises KafkaLost if it is none."""
+        fold = LogFold(self._uuid)
+        try:
+            fold.begin_at_mark(mark, value)
+        except CorruptFile as error:
+            raise KafkaLost(f"{self._name}: {error}") from error
+        return fold
+
+    def _seek(self, offset: int, found: Callable[[int, bytes], None]) -> None:
+        """Read the record at a Kafka offset, and give it to `found`."""
+        self._numbered_to = max(self._numbered_to, self._owner.numbered_to) + 1
+        self._sought = _Sought(self._numbered_to, offset, found)
+        self._clients.read(self._numbered_to, offset)
 
     def _read_on(self, fold: LogFold) -> None:
         """Go on from where a fold stands, to own then."""
         self._numbered_to = max(self._numbered_to, self._owner.numbered_to)
-        self._sought = None
         self._owner = self._new_owner(fold, self._numbered_to)
         self._owner.own(self._clock())
         self._act()
 
     def _begin_anew(self) -> None:
         """Read everything from Kafka: what the fold was to go on from is deleted there, or another journal's."""
-        self._is_stale, self._ended = False, None
+        self._is_stale, self._ended, self._sought = False, None, None
         if self._cache.standing is not None:
             self._report("the cache is of no use any more: everything is read from Kafka")
         self._cache.clear()
         self._begin()
 
-    def _on_sought(self, reading: int, records: Records) -> None:
-        """Take the MARK to begin with, if it is in what was read."""
-        assert self._sought is not None, "asked before"
-        wanted, mark = self._sought
-        value = dict(records).get(mark)
-        if reading == wanted and value is not None:
-            fold = LogFold(self._uuid)
-            try:
-                fold.begin_at_mark(mark, value)
-            except CorruptFile as error:
-                raise KafkaLost(f"{self._name}: {error}") from error
-            self._read_on(fold)
+    def _on_sought(self, sought: _Sought, reading: int, records: Records) -> None:
+        """Take the record that was sought, if it is among those that were read."""
+        value = dict(records).get(sought.offset)
+        if reading == sought.reading and value is not None:
+            self._sought = None
+            sought.found(sought.offset, value)
 
     def _new_owner(self, fold: LogFold, numbered_from: int = 0) -> Owner:
         """Return an owner that goes on from where a fold stands. What Kafka says of numbers up to `numbered_from` is said
@@ -399,22 +421,13 @@ class KafkaStorage:
         assert self._snapshotting is not None, "recovered"
         await self._snapshotting.take()
 
-    @property
-    def epoch(self) -> Epoch:
-        """Return the epoch under which the shard is owned."""
-        return self._owner.epoch
-
-    async def confirmed(self, entry: Entry) -> int:
-        """Append an entry, and return its Kafka offset once it is confirmed. Raises OSError; it may be confirmed later
+    async def confirmed(self, entry: Entry) -> Confirmed:
+        """Append an entry, and return what is known of it once it is confirmed. Raises OSError; it may be confirmed later
         all the same. One call at a time."""
-        future = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Confirmed] = asyncio.get_running_loop().create_future()
         self._confirming = entry, future
         self._append(entry)
         return await asyncio.wait_for(future, CONFIRMED_WITHIN_S)
-
-    def drop_below(self, offset: int) -> None:
-        """Remove from the cache what lies before a record offset."""
-        self._cache.drop_below(offset)
 
     def unwatch(self) -> None:
         if self._timer is not None:
@@ -445,7 +458,7 @@ class KafkaStorage:
         self._heard(True)
         try:
             if self._sought is not None:
-                self._on_sought(reading, records)
+                self._on_sought(self._sought, reading, records)
                 return
             for offset, value in records:
                 self._owner.on_record(reading, offset, value, self._clock())
@@ -454,14 +467,14 @@ class KafkaStorage:
             self._clients.taken()
 
     def on_end(self, reading: int, end: int) -> None:
-        if self._sought is not None and reading == self._sought[0]:
+        if self._sought is not None and reading == self._sought.reading:
             raise KafkaLost(f"{self._name}: it ends at Kafka offset {end}, before a MARK that was confirmed")
         self._owner.on_end(reading, end, self._clock())
         self._act()
 
     def on_missing(self, reading: int, start: int) -> None:
         self._start = max(self._start, start)
-        if self._sought is not None and reading == self._sought[0]:
+        if self._sought is not None and reading == self._sought.reading:
             self._is_stale = True
         self._owner.on_missing(reading, start)
         self._act()
@@ -519,10 +532,19 @@ class KafkaStorage:
         if isinstance(entry, BatchEntry):
             self._batch_is_confirmed(entry)
         elif isinstance(entry, MarkEntry):
-            self._marks.append((self._owner.fold.next_offset, action.offset))
+            self._keeping.on_mark(action.next_offset, action.offset)
             self._marked_bytes = 0 if self._broker is None else self._broker.commit.bytes
+        elif isinstance(entry, FloorEntry):
+            self._drop_below(self._keeping.on_floor(entry.mark))
         if self._confirming is not None and self._confirming[0] is entry:
-            self._settle(action.offset)
+            self._settle(action)
+
+    def _drop_below(self, offset: int) -> None:
+        """Remove from the cache what lies before a record offset."""
+        try:
+            self._cache.drop_below(offset)
+        except OSError as error:
+            self._report(f"the cache keeps what nobody needs: {error}")
 
     def _batch_is_confirmed(self, entry: BatchEntry) -> None:
         try:
@@ -534,11 +556,11 @@ class KafkaStorage:
         if self._events is not None:
             self._events.durable(entry.end_offset)
 
-    def _settle(self, outcome: int | OSError) -> None:
+    def _settle(self, outcome: Confirmed | OSError) -> None:
         """Tell whoever waits for an entry what became of it."""
         if self._confirming is None or self._confirming[1].done():
             return
-        if isinstance(outcome, int):
+        if isinstance(outcome, Confirmed):
             self._confirming[1].set_result(outcome)
         else:
             self._confirming[1].set_exception(outcome)

@@ -159,8 +159,8 @@ def test_advice_and_what_was_read_must_be_fresh() -> None:
 def test_a_report_with_the_expected_offset_confirms() -> None:
     run = Run(Log())
     run.own()
-    assert run.commit(batch(0, 2)) == [Confirmed(batch(0, 2), 1)]
-    assert run.commit(batch(2)) == [Confirmed(batch(2), 2)]
+    assert run.commit(batch(0, 2)) == [Confirmed(batch(0, 2), 1, 2, run.owner.epoch)]
+    assert run.commit(batch(2)) == [Confirmed(batch(2), 2, 3, run.owner.epoch)]
     assert run.owner.fold.next_offset == 3
 
 
@@ -180,7 +180,7 @@ def test_a_report_without_offset_confirms_nothing_until_it_was_read() -> None:
     run.append(batch(0))
     at = run.land()
     assert run.report(None) == [Read(run.reading.number, 0)]
-    assert run.read() == [Confirmed(batch(0), at)]
+    assert run.read() == [Confirmed(batch(0), at, 1, run.owner.epoch)]
 
 
 def test_a_report_with_a_higher_offset_confirms_once_what_lies_between_was_read() -> None:
@@ -191,7 +191,7 @@ def test_a_report_with_a_higher_offset_confirms_once_what_lies_between_was_read(
     run.append(batch(0))
     at = run.land()
     assert ends_with(run.report(at), Read)
-    assert run.read() == [Confirmed(batch(0), at)]
+    assert run.read() == [Confirmed(batch(0), at, 1, run.owner.epoch)]
 
 
 def test_another_worker_between_means_that_memory_goes() -> None:
@@ -253,7 +253,8 @@ def test_a_straggler_before_the_new_owned_is_the_entry_itself() -> None:
     at = run.log.add(late)
     run.land()
     actions = run.read()
-    assert actions[0] == Confirmed(batch(0), at)
+    assert actions[0] == Confirmed(batch(0), at, 1, run.owner.since)
+    assert run.owner.epoch != run.owner.since
     assert not any(isinstance(action, Append) for action in actions)
     assert run.owner.is_idle
 
@@ -271,7 +272,7 @@ def test_a_straggler_behind_the_new_owned_is_void_and_confirms_nothing() -> None
     run.read()
     assert ends_with(run.report(run.land()), Read)
     at = len(run.log.values) - 1
-    assert run.read() == [Confirmed(batch(0), at)]
+    assert run.read() == [Confirmed(batch(0), at, 1, run.owner.epoch)]
 
 
 def test_an_owned_without_an_answer_is_appended_again_as_it_was() -> None:
@@ -437,7 +438,7 @@ def test_a_large_batch_goes_in_parts_and_is_confirmed_with_the_last_one() -> Non
     while not actions or not isinstance(actions[0], Confirmed):
         assert run.owner.fold.next_offset == 0
         actions = run.report(run.land())
-    assert actions == [Confirmed(large(0), 3)]
+    assert actions == [Confirmed(large(0), 3, 2, run.owner.epoch)]
     assert run.owner.fold.next_offset == 2
 
 
@@ -463,7 +464,7 @@ def test_a_part_whose_report_is_missing_is_found_by_reading() -> None:
     run.report(None)
     assert ends_with(run.read(), Append)
     run.report(run.land())
-    assert run.report(run.land()) == [Confirmed(large(0), 3)]
+    assert run.report(run.land()) == [Confirmed(large(0), 3, 2, run.owner.epoch)]
 
 
 def test_what_is_refused_for_its_size_comes_again_in_parts() -> None:
@@ -509,7 +510,7 @@ def test_a_floor_is_confirmed_before_anything_is_deleted() -> None:
     (marked,) = run.commit(MarkEntry(0, -1))
     assert isinstance(marked, Confirmed)
     assert not any(isinstance(action, Delete) for action in run.append(FloorEntry(0, marked.offset)))
-    assert run.report(run.land()) == [Confirmed(FloorEntry(0, 1), 2), Delete(1)]
+    assert run.report(run.land()) == [Confirmed(FloorEntry(0, 1), 2, 0, run.owner.epoch), Delete(1)]
 
 
 def test_a_floor_of_one_who_was_replaced_deletes_nothing() -> None:

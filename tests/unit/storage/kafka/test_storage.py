@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -403,10 +404,25 @@ def test_no_snapshot_is_taken_while_kafka_is_away(tmp_path: Path) -> None:
     lived(shard, tmp_path, look)
 
 
-def test_a_journal_that_ends_before_its_snapshot_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("second", ["same", "another"])
+@pytest.mark.parametrize("lost", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_a_journal_that_has_lost_what_a_snapshot_has_is_refused(
+    tmp_path: Path, second: str, lost: int
+) -> None:
     shard = FakeShard()
-    lived(shard, tmp_path / "a", two_snapshots)
-    other = FakeShard()
-    other.snapshots = shard.snapshots
-    with pytest.raises(KafkaLost, match="a snapshot has the records up to"):
-        lived(other, tmp_path / "b", see_three)
+
+    async def look(run: Run) -> None:
+        await run.write(LARGE)
+        await run.write(LARGE)
+        await run.storage.snapshot()
+
+    lived(shard, tmp_path / "same", look)
+    kept = shard.values[:-lost] if lost < len(shard.values) else []
+    snapshots, shard.snapshots.values = shard.snapshots.values, []
+    shard.values = kept
+    if second == "another":
+        with suppress(KafkaLost):
+            lived(shard, tmp_path / "stranger", look)  # and others have taken the places of what was lost
+    shard.snapshots.values = snapshots
+    with pytest.raises(KafkaLost):
+        lived(shard, tmp_path / second, look)
