@@ -68,12 +68,14 @@ class SnapshotTopic:
         self.heard_at = clock()
         self._token = 0
         self._sent: asyncio.Future[int] | None = None
-        self.forget()
 
     # Start
 
     def read(self, silent_s: float) -> bool:
-        """Read what has come since the last time. Returns False after `silent_s` in which Kafka has said nothing."""
+        """Read what has come since the last time. Returns False after `silent_s` in which Kafka has said nothing. Raises
+        OSError."""
+        if not self._reading:
+            self.forget()  # what a process has left that was killed while it began
         self.heard_at = self._clock()
         self._begin()
         while not self._has_ended:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -53,7 +54,7 @@ from headrace.storage.kafka.cluster_state import RECORD_BYTES_MAX
 from headrace.storage.kafka.entry import BatchEntry, Entry, FloorEntry, MarkEntry
 from headrace.storage.kafka.envelope import BITS
 from headrace.storage.kafka.keeping import BEGINNING, Keeping, place_to_begin
-from headrace.storage.kafka.log_fold import LogFold
+from headrace.storage.kafka.log_fold import LogFold, Standing
 from headrace.storage.kafka.mailbox import Clients, Hearer, Mailbox, Records
 from headrace.storage.kafka.owner import Owner
 from headrace.storage.kafka.snapshot_place import KafkaPlace
@@ -182,7 +183,7 @@ class KafkaStorage:
         self._report = report
         self._clock = clock
         self._uuid = uuid_of(settings.topic_id, settings.partition)
-        self._cache = Cache(directory / DIRECTORY, self._uuid)
+        self._cache = self._opened_cache(directory / DIRECTORY)
         self._log = KafkaLog(seed_of(self._uuid), self._cache, self._append)
         local = LocalJournal(self._log, OffsetOutOfRange, report)
         self.journal: JournalPort = local
@@ -209,6 +210,14 @@ class KafkaStorage:
             self.close()
             raise
 
+    def _opened_cache(self, directory: Path) -> Cache:
+        """Open the cache; without one the directory is let go."""
+        try:
+            return Cache(directory, self._uuid)
+        except BaseException:
+            DISK.close(self._lock_fd)
+            raise
+
     def _prepare_snapshots(self) -> None:
         """Begin to know of snapshots, with none."""
         directory, connect = self._cache.directory, self._settings.connect_snapshots
@@ -223,6 +232,8 @@ class KafkaStorage:
         self._broker: Broker | None = None
         self._marked_bytes = 0
         self._confirming: tuple[Entry, asyncio.Future[Confirmed]] | None = None
+        self._uncached: deque[tuple[BatchEntry, Standing]] = deque()  # confirmed, and not yet in the cache
+        self._stuck = ""  # why not
 
     def _ways_of_actions(self) -> dict[type[Action], Callable[[Action], None]]:
         """Return what is done for each kind of action."""
@@ -404,13 +415,15 @@ class KafkaStorage:
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         self._owner.on_time(self._clock())
         self._act()
+        if self._uncached:
+            self._fill_cache()
 
     # What keeps it small
 
     async def keep_small(self) -> None:
         assert self._snapshotting is not None, "recovered"
         assert self._broker is not None, "recovered"
-        if self.away:
+        if self.away or self._stuck:
             return
         if self._snapshotting.due():
             await self._snapshotting.take()
@@ -427,7 +440,10 @@ class KafkaStorage:
         future: asyncio.Future[Confirmed] = asyncio.get_running_loop().create_future()
         self._confirming = entry, future
         self._append(entry)
-        return await asyncio.wait_for(future, CONFIRMED_WITHIN_S)
+        try:
+            return await asyncio.wait_for(future, CONFIRMED_WITHIN_S)
+        except TimeoutError:
+            raise OSError(f"Kafka has confirmed nothing for {CONFIRMED_WITHIN_S:.0f} s") from None
 
     def unwatch(self) -> None:
         if self._timer is not None:
@@ -547,14 +563,36 @@ class KafkaStorage:
             self._report(f"the cache keeps what nobody needs: {error}")
 
     def _batch_is_confirmed(self, entry: BatchEntry) -> None:
-        try:
-            self._cache.append(entry.data, self._owner.fold.standing)
-        except OSError as error:
-            self._fail(error)
+        self._uncached.append((entry, self._owner.fold.standing))
+        self._fill_cache()
+
+    def _fill_cache(self) -> None:
+        """Put what is confirmed into the cache, from which it is read, and tell of it then. While the cache's disk takes
+        nothing it waits there, and with it whoever waits for its acknowledgement: nothing of it is lost."""
+        while self._uncached:
+            entry, standing = self._uncached[0]
+            try:
+                self._cache.append(entry.data, standing)
+            except OSError as error:
+                self._tell_state(self.away, f"the cache cannot be written: {error.strerror or error}")
+                return
+            self._uncached.popleft()
+            self._log.high_watermark = entry.end_offset
+            if self._events is not None:
+                self._events.durable(entry.end_offset)
+        self._tell_state(self.away, "")
+
+    def _tell_state(self, away: str, stuck: str) -> None:
+        """Note why nothing becomes durable now, for want of Kafka or of the cache; tell of what has changed."""
+        before = self.away or self._stuck
+        self.away, self._stuck = away, stuck
+        reason = away or stuck
+        if reason == before:
             return
-        self._log.high_watermark = entry.end_offset
         if self._events is not None:
-            self._events.durable(entry.end_offset)
+            self._events.full(reason, False)
+        elif reason:
+            self._report(reason)
 
     def _settle(self, outcome: Confirmed | OSError) -> None:
         """Tell whoever waits for an entry what became of it."""
@@ -567,16 +605,10 @@ class KafkaStorage:
 
     def _do_away(self, action: Action) -> None:
         assert isinstance(action, Away)
-        self.away = action.reason
-        if self._events is not None:
-            self._events.full(action.reason, False)
-        else:
-            self._report(action.reason)
+        self._tell_state(action.reason, self._stuck)
 
     def _do_back(self, action: Action) -> None:
-        self.away = ""
-        if self._events is not None:
-            self._events.full("", False)
+        self._tell_state("", self._stuck)
 
     def _do_replaced(self, action: Action) -> None:
         assert isinstance(action, Replaced)

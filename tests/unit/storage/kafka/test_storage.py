@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -20,6 +21,7 @@ from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
 from headrace.core.records.record import FLAG_RETAIN
 from headrace.core.worker import Worker
+from headrace.journal.disk import Disk
 from headrace.journal.errors import JournalLocked
 from headrace.journal.segment import seed_of
 from headrace.services.ticks import LoopScheduler
@@ -263,6 +265,44 @@ def test_nothing_is_heard_once_it_is_given_up(tmp_path: Path) -> None:
         assert run.heard == []
 
     lived(partition, tmp_path, look)
+
+
+class FullDisk(Disk):
+    """A disk without space as long as `is_full`."""
+
+    is_full = True
+
+    def write_fully(self, fd: int, buffers: Any, position: int) -> int:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write_fully(fd, buffers, position)
+
+
+def test_what_the_cache_has_no_space_for_waits_and_is_not_lost(tmp_path: Path) -> None:
+    shard = FakeShard()
+
+    async def look(run: Run) -> None:
+        await run.write(b"one")
+        disk = run.storage._cache._disk = FullDisk()
+        run.append(b"two")
+        await run.until(lambda: bool(run.heard))
+        assert run.heard == [("the cache cannot be written: No space left on device", False)]
+        assert not run.broker.idle
+        await asyncio.sleep(0.25)  # it is tried again, and told once
+        disk.is_full = False
+        await run.until(lambda: run.broker.idle)
+        assert run.heard[1:] == [("", False)]
+        assert run.payloads() == [b"one", b"two"]
+
+    lived(shard, tmp_path, look)
+
+
+def test_a_cache_that_cannot_be_opened_lets_the_directory_go(tmp_path: Path) -> None:
+    (tmp_path / DIRECTORY).write_bytes(b"no directory")
+    with pytest.raises(OSError):
+        lived(FakeShard(), tmp_path, write_three)
+    (tmp_path / DIRECTORY).unlink()
+    lived(FakeShard(), tmp_path, write_three)
 
 
 # Snapshots
