@@ -83,6 +83,7 @@ def test_a_lost_checkpoint_repeats_nothing(bench: Bench) -> None:
     assert bench.rows() == bench.shards.rows()
 
 
+@pytest.mark.deep
 def test_an_older_checkpoint_loses_nothing(bench: Bench, tmp_path: Path) -> None:
     bench.archive(records_per_trigger_max=400)
     checkpoints = bench.lake / "_checkpoints"
@@ -121,6 +122,7 @@ def test_one_shard_that_is_archived_keeps_all_out(
         bench.archive()
 
 
+@pytest.mark.deep
 def test_a_constraint_leaves_it_one_commit(spark: SparkSession, shards: Shards, tmp_path: Path) -> None:
     bench = Bench(spark, shards, tmp_path / "lake", by_url=False)
     bench.archive()

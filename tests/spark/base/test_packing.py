@@ -42,7 +42,6 @@ def test_the_archive_has_our_sources_and_nothing_compiled_of_ours(packed: Path) 
 
 
 @pytest.mark.spark
-@pytest.mark.deep  # on a cluster: tests/spark/base/test_submitting.py
 def test_a_python_without_packages_can_run_our_code_with_it(packed: Path, tmp_path: Path) -> None:
     with tarfile.open(packed) as archive:
         archive.extractall(tmp_path, filter="data")

@@ -206,6 +206,7 @@ def address(shards: Shards) -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_workers_that_have_only_python_archive_a_remote_broker(
     spark_cluster: Cluster, shards: Shards, address: str, tmp_path: Path
 ) -> None:

@@ -124,6 +124,7 @@ def test_rows_in_are_clean_and_quarantine_and_repeats(bench: Bench) -> None:
     assert bench.clean() == 0
 
 
+@pytest.mark.deep
 def test_a_stop_while_the_first_batch_was_planned_harms_nothing(bench: Bench) -> None:
     bench.add(made(range(30)))
     stop_while_planning(bench.lake / "_checkpoints" / "clean-messages")
@@ -241,6 +242,7 @@ def test_what_does_not_fit_together_is_refused(bench: Bench) -> None:
         clean.check(bench.settings())
 
 
+@pytest.mark.deep
 def test_columns_of_others_stop_nothing(bench: Bench) -> None:
     bench.add(made(range(30)))
     assert bench.clean() == 30
@@ -261,6 +263,7 @@ def everything(bench: Bench, count: int) -> None:
     assert sorted(offsets) == list(range(count))
 
 
+@pytest.mark.deep
 def test_a_checkpoint_that_is_older_than_the_tables_loses_and_repeats_nothing(bench: Bench) -> None:
     """Rolled back by two batches, or lost: the batches to come have other rows under the same numbers."""
     bench.add(made(range(30), range(30)))
@@ -333,8 +336,12 @@ def test_an_older_checkpoint_of_another_query_repeats_nothing(bench: Bench, tmp_
     ("harm", "said"),
     [
         ("restored", "RESTORE has taken rows out of table .*/clean"),
-        ("put back", "table .*/clean does not hold that.*Remove the checkpoint"),
-        ("source put back", "table .*/messages was replaced.*Remove the checkpoint"),
+        pytest.param(
+            "put back", "table .*/clean does not hold that.*Remove the checkpoint", marks=pytest.mark.deep
+        ),
+        pytest.param(
+            "source put back", "table .*/messages was replaced.*Remove the checkpoint", marks=pytest.mark.deep
+        ),
     ],
 )
 def test_what_is_done_to_tables_while_the_job_runs_is_noticed_by_the_next_batch(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +101,16 @@ def after(broker: BrokerProcess) -> None:
     leave(publisher)
 
 
-@pytest.mark.parametrize("is_cut", [pytest.param(False, marks=pytest.mark.deep), True])
+@pytest.mark.parametrize(
+    "places",
+    [
+        pytest.param((), id="not cut off", marks=pytest.mark.deep),
+        pytest.param(range(2, 100, 5), id="cut off here and there"),
+        pytest.param(range(1, 100), id="cut off anywhere", marks=pytest.mark.deep),
+    ],
+)
 def test_shards_go_on_where_the_journal_ended(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cut: bool
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: Sequence[int]
 ) -> None:
     lake = tmp_path / "lake"
     old = make_broker(tmp_path / "old").start()
@@ -124,8 +131,8 @@ def test_shards_go_on_where_the_journal_ended(
     finally:
         old.end()
         new.end()
-    if is_cut:
-        cut_off(spark, new.data_dir, lake, monkeypatch)
+    if places:
+        cut_off(spark, new.data_dir, lake, monkeypatch, places)
     run(spark, new.data_dir, lake)
     backlog = rows(lake, "backlog")
     assert {row["client_id"]: row["messages"] for row in backlog} == waiting(new.data_dir)
@@ -153,10 +160,12 @@ class Cut(Exception):
     """Stands for a kill -9 between two commits."""
 
 
-def cut_off(spark: SparkSession, data_dir: Path, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the job end before each commit of the tables in turn, until it comes to its end."""
+def cut_off(
+    spark: SparkSession, data_dir: Path, lake: Path, monkeypatch: pytest.MonkeyPatch, places: Sequence[int]
+) -> None:
+    """Let the job end before the commits of the tables at these places in turn, until it comes to its end."""
     add: Callable[..., None] = LakeTable.add_files
-    for place in range(1, 100):
+    for place in places:
         left = place
 
         def cut(of: LakeTable, *about: Any) -> None:

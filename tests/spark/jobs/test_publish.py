@@ -109,7 +109,10 @@ def test_rows_are_published_once_and_new_ones_follow(bench: Bench) -> None:
     assert sorted(int(packet.payload) for packet in received(bench.broker, "device-job")) == list(range(300))
 
 
-@pytest.mark.parametrize("since", ["the rows that it had at first", "commits that came since"])
+@pytest.mark.parametrize(
+    "since",
+    [pytest.param("the rows that it had at first", marks=pytest.mark.deep), "commits that came since"],
+)
 def test_rows_leave_in_the_order_of_commits_files_and_rows(bench: Bench, since: str) -> None:
     """Whatever the sizes of the files: Spark packs them by size, the largest first."""
     client = f"device-{len(since)}"
@@ -271,6 +274,7 @@ def test_an_outbox_that_lost_rows_by_restore_is_refused_until_they_are_back(
     assert bench.payloads("device-restore") == list(range(20))
 
 
+@pytest.mark.deep
 def test_a_restore_while_the_job_runs_is_noticed_by_the_next_batch(bench: Bench) -> None:
     """Of the outbox, whose next transaction would hide it; and of the table, whose rows have left before."""
     subscribe(bench.broker, "device-meanwhile", "meanwhile/#")

@@ -130,7 +130,12 @@ def test_slices_are_what_they_were_at_the_first_start(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("path", "source", "problem"),
     [
-        ("_checkpoints/replay-harmed.json", None, "replay-harmed.json is empty, cut off or something else"),
+        pytest.param(
+            "_checkpoints/replay-harmed.json",
+            None,
+            "replay-harmed.json is empty, cut off or something else",
+            marks=pytest.mark.deep,
+        ),
         ("_checkpoints/replay-harmed.json", "not/notes", "replay-harmed.json is empty, cut off or something"),
         ("harmed", "nothing", "says that table harmed has the slices up to 2, and it has not"),
         ("messages", "other", "was noted for version 0 of another table than .*messages"),
