@@ -259,6 +259,7 @@ def test_a_join_needs_an_exact_topic_and_a_name(served: Served, topic: str, clus
         device.ping()
 
 
+@pytest.mark.slow
 def test_after_a_kill_a_cluster_goes_on_where_it_was(tmp_path: Path) -> None:
     served = Served(tmp_path, dict(PATIENT))
     broker = served.broker.start()

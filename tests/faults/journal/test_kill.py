@@ -31,6 +31,7 @@ def killed_after(data_dir: Path, durability: str, acknowledgements: int) -> int:
 
 
 @pytest.mark.parametrize("durability", ["fsync", "os", "syncer"])
+@pytest.mark.slow
 def test_nothing_acknowledged_is_missing(tmp_path: Path, durability: str) -> None:
     rng = Random(7)
     for _ in range(LIVES):

@@ -162,6 +162,7 @@ def test_the_power_goes_again_in_the_start_behind_it(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
+@pytest.mark.slow
 def test_long_lives(seed: int) -> None:
     """Records, compaction, merges of merged segments and crashes in any order; retention at the end."""
     rng = Random(seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ BODIES = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     lives=st.lists(st.tuples(BODIES, st.integers(0, 60)), min_size=1, max_size=4),
@@ -83,6 +85,7 @@ def test_a_power_cut_during_recovery_loses_nothing(
     assert epoch == 1
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     lives=st.lists(st.tuples(BODIES, st.integers(0, 60)), min_size=1, max_size=4),
@@ -116,6 +119,7 @@ def test_without_fsync_a_power_cut_costs_only_the_end(
             assert len(kept) < published
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(cut_after=st.integers(0, 20), seed=st.integers(0, 1 << 32))
 def test_what_retention_deleted_is_not_missed_after_a_power_cut(cut_after: int, seed: int) -> None:

@@ -20,6 +20,7 @@ def test_what_once_failed(seed: int) -> None:
     run(seed, STEPS)
 
 
+@pytest.mark.slow
 def test_histories_of_this_week() -> None:
     year, week, _ = datetime.now(UTC).isocalendar()
     first = (year * 100 + week) * 1000
@@ -43,12 +44,14 @@ def test_what_once_failed_with_few_packet_ids(seed: int) -> None:
     run(seed, STEPS, narrow=True)
 
 
+@pytest.mark.slow
 def test_histories_that_hardly_crash() -> None:
     """Longer lives reach states that a crash every few steps never reaches."""
     for seed in range(1, 11):
         run(seed, 3000)
 
 
+@pytest.mark.slow
 def test_histories_in_which_the_clock_is_set() -> None:
     """By seconds, hours and years, in both directions: no promise hangs on what the clock says."""
     jumped = 0

@@ -59,6 +59,7 @@ def test_shards_that_are_given_up_and_taken_while_their_processes_live_on() -> N
     assert sum(run(seed, STEPS, moves=True).moved for seed in range(first, first + HISTORIES // 4)) > 200
 
 
+@pytest.mark.slow
 def test_histories_of_two_and_of_five_shards() -> None:
     for shards in (2, 5):
         assert sum(run(seed, STEPS, shards).copies for seed in range(1, 11)) > 100

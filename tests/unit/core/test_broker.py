@@ -88,6 +88,7 @@ def test_expired_messages_are_dropped_when_met_and_counted() -> None:
     assert harness.broker.fold.tenants["default"].sessions["s"].dropped == {DROP_EXPIRED: 1}
 
 
+@pytest.mark.slow
 def test_packet_ids_wrap_and_stay_clear_of_what_is_in_flight() -> None:
     harness = Harness()
     subscriber = harness.client("s")

@@ -164,6 +164,7 @@ def test_messages_of_many_publishers_share_what_is_there() -> None:
     assert harness.broker.fold.tenant("default").counters.publishes_received == 50 * 5000 + 1
 
 
+@pytest.mark.slow
 def test_those_held_back_are_let_go_as_far_as_there_is_room() -> None:
     """In turn, so that all of them get on: what waits in any moment is as much as all may have, and one share."""
     harness = Harness()
@@ -283,6 +284,7 @@ def test_a_subscribe_that_names_one_filter_over_and_over_gets_no_more_done_than_
 
 
 @pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.slow
 def test_who_publishes_to_many_has_few_messages_under_way(qos: int) -> None:
     """Others wait behind them in the journal's order; all of them come, also at QoS 2 without a PUBREL in between."""
     harness = Harness()

@@ -248,6 +248,7 @@ def test_unknown_ids_are_answered_as_before() -> None:
     assert queue_of(harness).inflight.count == 1
 
 
+@pytest.mark.slow
 def test_a_thousand_held_entries_cost_no_more_than_a_look_per_message() -> None:
     """The boundary moves on and takes up what is held anew each time; only what meets a held id is bound."""
     harness = broker(direct=4000, upper=16_000)

@@ -306,6 +306,7 @@ def test_who_publishes_at_qos_0_waits_where_that_would_be_dropped() -> None:
 # What one client can do, and what is so for a moment only
 
 
+@pytest.mark.slow
 def test_what_is_dropped_for_a_session_was_not_taken_by_it() -> None:
     """It takes nothing, while a publisher of its own shard, who does not wait, fills its queue above the limit."""
     cluster = shards()
@@ -322,6 +323,7 @@ def test_what_is_dropped_for_a_session_was_not_taken_by_it() -> None:
 
 
 @pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.slow
 def test_who_connects_again_and_again_is_not_waited_for(clean: bool) -> None:
     """Each time before it would have been found to be slow."""
     cluster = shards()

@@ -505,6 +505,7 @@ def test_who_wants_a_topic_is_looked_up_twice_at_most_for_a_publisher_that_stays
     assert received(reader) == [b"x"] * 5
 
 
+@pytest.mark.slow
 def test_filters_beyond_what_may_wait_are_withdrawn_at_once() -> None:
     pair = Pair()
     reader = pair.follower.client("r")

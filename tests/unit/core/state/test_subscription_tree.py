@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,6 +73,7 @@ def test_nothing_is_left_of_removed_wildcards() -> None:
     assert tree.match(b"a/b/c/d") == []
 
 
+@pytest.mark.slow
 def test_routes_are_remembered_by_how_many_targets_they_have() -> None:
     """A thousand sessions with one wildcard, and very many topics."""
     tree: SubscriptionTree[Target] = SubscriptionTree(merge)
