@@ -50,7 +50,6 @@ TESTED_TOGETHER = {
         "headrace/core/storing/windows.py",
     ],
     "tests/unit/storage/kafka/test_storage.py": [
-        "headrace/storage/kafka/keeping.py",
         "headrace/storage/kafka/mailbox.py",
         "headrace/storage/kafka/snapshot_place.py",
         "headrace/storage/kafka/snapshot_topic.py",

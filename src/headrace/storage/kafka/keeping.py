@@ -61,16 +61,19 @@ class Keeping:
         return Release(FloorEntry(needed, below[-1][1]) if is_progress else None, first)
 
 
-def place_to_begin(places: Sequence[Place], start: int) -> Place | None:
-    """Return the oldest place at or behind the Kafka offset `start`, where the partition begins; None if all are
-    deleted."""
-    return next((place for place in places if place[1] >= start), None)
+def place_to_begin(places: Sequence[Place], start: int, position: int) -> Place | None:
+    """Return the oldest place at or behind the Kafka offset `start`, where the partition begins; None if none is left
+    that has everything from the record offset `position` on: somebody else has deleted, and what is between is nowhere.
+    """
+    found = next((place for place in places if place[1] >= start), None)
+    return found if found is not None and found[0] <= position else None
 
 
 def newest_chain(chains: Sequence[list[Whole]], start: int) -> list[Whole]:
     """Return the chain to begin with, of those that stand, the one that reaches furthest first (`ChainFold.chains`); []
-    if there is none whose places are not all deleted. `start` is where the journal's partition begins."""
+    if there is none whose records behind it are all there. `start` is where the journal's partition begins."""
     for chain in chains:
-        if place_to_begin(chain[-1].manifest.index, start) is not None:
+        manifest = chain[-1].manifest
+        if place_to_begin(manifest.index, start, manifest.position) is not None:
             return chain
     return []

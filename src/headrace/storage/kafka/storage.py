@@ -342,16 +342,19 @@ class KafkaStorage:
         self._begin_to_read()
 
     def _begin_to_read(self) -> None:
+        position = self._chain[-1].position if self._chain else 0
+        if self._cache.start_offset > position:
+            self._cache.clear()
         if self._cache.standing is not None:
             fold = LogFold(self._uuid)
             fold.begin_behind(self._cache.standing)
             self._read_on(fold)
             return
-        place = place_to_begin(self._keeping.places, self._start)
+        place = place_to_begin(self._keeping.places, self._start, position)
         if place is None:
             raise KafkaLost(
-                f"{self._name}: its oldest records are deleted, up to Kafka offset {self._start}, and no snapshot says "
-                "what they were"
+                f"{self._name}: its oldest records are deleted, up to Kafka offset {self._start}, and no snapshot has "
+                "them all"
             )
         if place == BEGINNING:
             self._read_on(LogFold(self._uuid))

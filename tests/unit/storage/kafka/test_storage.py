@@ -407,6 +407,20 @@ def test_an_owner_deletes_while_another_node_begins(tmp_path: Path) -> None:
     lived(shard, tmp_path / "b", look)
 
 
+def test_a_partition_that_somebody_has_deleted_up_to_its_end_is_refused(tmp_path: Path) -> None:
+    shard = FakeShard()
+
+    async def look(run: Run) -> None:
+        await run.write(LARGE)
+        run.append(LARGE)  # on its way when the snapshot begins, so the MARK is behind its position
+        await run.storage.snapshot()
+
+    lived(shard, tmp_path / "a", look)
+    shard.start = len(shard.values) - 1
+    with pytest.raises(KafkaLost, match="no snapshot has them all"):
+        lived(shard, tmp_path / "b", look)
+
+
 def test_a_snapshot_that_kafka_does_not_take_is_tried_again(tmp_path: Path) -> None:
     shard = FakeShard()
 
