@@ -33,6 +33,7 @@ from headrace.storage.kafka.actions import (
     Delete,
     Lost,
     Owns,
+    Passed,
     Purge,
     Read,
     Replaced,
@@ -273,6 +274,9 @@ class History:
 
     def _on_replay(self, process: Process, action: Replay) -> None:
         process.content[action.batch.base_offset] = action.batch.body
+
+    def _on_passed(self, process: Process, action: Passed) -> None:
+        """Owners of this model know all places that stand."""
 
     def _on_owns(self, process: Process, action: Owns) -> None:
         self.counts["owned" if action.epoch == action.since else "in_place"] += 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from headrace.journal.segment import Batch
 from headrace.storage.kafka.entry import Entry
-from headrace.storage.kafka.envelope import Epoch
+from headrace.storage.kafka.envelope import Epoch, Floor, Mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,15 @@ class Replay:
     batch: Batch
     offset: int
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """Note a MARK or a FLOOR that took effect before the shard was ours: where readers may begin, and up to where it is
+    deleted. `offset` is its Kafka offset."""
+
+    offset: int
+    place: Mark | Floor
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,5 +122,18 @@ class Lost:
 
 
 Action = (
-    Read | Append | Purge | Ask | Replay | Owns | Confirmed | Delete | Away | Back | Replaced | Stale | Lost
+    Read
+    | Append
+    | Purge
+    | Ask
+    | Replay
+    | Passed
+    | Owns
+    | Confirmed
+    | Delete
+    | Away
+    | Back
+    | Replaced
+    | Stale
+    | Lost
 )

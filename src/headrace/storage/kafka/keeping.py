@@ -15,6 +15,7 @@ from typing import Final
 
 from headrace.storage.kafka.chains import CHAINS_KEPT, Whole
 from headrace.storage.kafka.entry import FloorEntry
+from headrace.storage.kafka.envelope import Floor, Mark
 
 Place = tuple[int, int]
 
@@ -35,8 +36,25 @@ class Keeping:
 
     def __init__(self, places: Sequence[Place] = (BEGINNING,)) -> None:
         """Begin with the places of the newest manifest, or with the beginning of the log where there is none."""
-        self.places = list(places)
         self._fulls: list[tuple[int, int]] = []  # of this owner: what each needs, its first record
+        self.begin_with(places)
+
+    def begin_with(self, places: Sequence[Place]) -> None:
+        """Take the places of a manifest for those that stand. The last one is that of the MARK behind all that it has."""
+        self.places = list(places)
+        self.witness = self.places[-1]
+
+    def read_from(self, tail: int) -> None:
+        """Begin to read at a Kafka offset: of the places from there on, those count that are read (`on_passed`)."""
+        self.places = [place for place in self.places if place[1] < tail]
+
+    @property
+    def is_witnessed(self) -> bool:
+        """Return whether the MARK behind all that the manifest has was read, or others have deleted up to one behind it:
+        else Kafka has lost it since it was looked at."""
+        if not self.places:
+            return False
+        return self.witness in self.places or self.witness[1] < self.places[0][1]
 
     def on_mark(self, next_offset: int, offset: int) -> None:
         """Note that a MARK is confirmed at a Kafka offset."""
@@ -47,6 +65,19 @@ class Keeping:
         nobody reads any more."""
         self.places = [place for place in self.places if place[1] >= mark]
         return self.places[0][0]
+
+    def on_passed(self, offset: int, found: Mark | Floor) -> None:
+        """Note a MARK or a FLOOR at a Kafka offset, of an owner before: others may have written them, and deleted, since
+        the manifest was written that this owner has begun with."""
+        if isinstance(found, Mark):
+            if not self.places or offset > self.places[-1][1]:
+                self.places.append((found.next_offset, offset))
+            return
+        self.places = [place for place in self.places if place[1] >= found.mark]
+        if not self.places or self.places[0][1] > found.mark:
+            self.places.insert(
+                0, (found.floor, found.mark)
+            )  # the MARK was not read: it names a lower offset, if any
 
     def on_full(self, needed: int, first: int) -> Release | None:
         """Note that a full snapshot is there: the broker needed the records from `needed` on when it was taken, and

@@ -42,6 +42,7 @@ from headrace.storage.kafka.actions import (
     Delete,
     Lost,
     Owns,
+    Passed,
     Purge,
     Read,
     Replaced,
@@ -261,6 +262,9 @@ class Owner:
             self._on_owned(verdict, now)
         elif isinstance(verdict, Taken) and self.since == NO_OWNER:
             self.actions.append(Replay(verdict.batch, self.fold.tail - 1, verdict.data))
+        elif isinstance(verdict, Marked | Floored) and self.since == NO_OWNER:
+            place = verdict.mark if isinstance(verdict, Marked) else verdict.floor
+            self.actions.append(Passed(self.fold.tail - 1, place))
         elif isinstance(verdict, Taken | Marked | Floored) and self.since != NO_OWNER:
             self._on_own_record(verdict, now)
         elif isinstance(verdict, TakenPart) and self.stage is Stage.LOOKING and self._is_next(verdict):

@@ -43,6 +43,7 @@ from headrace.storage.kafka.actions import (
     Delete,
     Lost,
     Owns,
+    Passed,
     Purge,
     Read,
     Replaced,
@@ -244,6 +245,7 @@ class KafkaStorage:
             Ask: self._do_ask,
             Delete: self._do_delete,
             Replay: self._do_replay,
+            Passed: self._do_passed,
             Owns: self._do_owns,
             Confirmed: self._do_confirmed,
             Away: self._do_away,
@@ -314,6 +316,8 @@ class KafkaStorage:
                 raise self._ended
             elif self._clock() - self._heard_at > START_WITHIN_S:
                 raise self._silent()
+        if not self._keeping.is_witnessed:
+            raise KafkaLost(f"{self._name}: the MARK behind a snapshot was there, and is no more")
         self._log.next_offset = self._log.high_watermark = self._owner.fold.next_offset
 
     def _silent(self) -> KafkaSilent:
@@ -326,16 +330,16 @@ class KafkaStorage:
             raise self._silent()
         self._heard_at = self._clock()
         self._chain = self._snapshot_topic.newest(self._start)
-        self._keeping.places = list(self._chain[-1].manifest.index) if self._chain else [BEGINNING]
+        self._keeping.begin_with(self._chain[-1].manifest.index if self._chain else [BEGINNING])
         if self._chain:  # is everything there that it has?
-            self._seek(self._keeping.places[-1][1], self._on_witness)
+            self._seek(self._keeping.witness[1], self._on_witness)
         else:
             self._begin_to_read()
 
     def _on_witness(self, offset: int, value: bytes) -> None:
         """Look at the MARK behind all that the newest snapshot has."""
         fold = self._fold_at(offset, value)
-        if (fold.next_offset, fold.owner) != (self._keeping.places[-1][0], self._chain[-1].place.epoch):
+        if (fold.next_offset, fold.owner) != (self._keeping.witness[0], self._chain[-1].place.epoch):
             raise KafkaLost(
                 f"{self._name}: another MARK is at Kafka offset {offset} than the one behind a snapshot"
             )
@@ -378,6 +382,7 @@ class KafkaStorage:
 
     def _read_on(self, fold: LogFold) -> None:
         """Go on from where a fold stands, to own then."""
+        self._keeping.read_from(max(1, fold.tail))
         self._numbered_to = max(self._numbered_to, self._owner.numbered_to)
         self._owner = self._new_owner(fold, self._numbered_to)
         self._owner.own(self._clock())
@@ -541,6 +546,10 @@ class KafkaStorage:
     def _do_replay(self, action: Action) -> None:
         assert isinstance(action, Replay)
         self._cache.append(action.data, self._owner.fold.standing)
+
+    def _do_passed(self, action: Action) -> None:
+        assert isinstance(action, Passed)
+        self._keeping.on_passed(action.offset, action.place)
 
     def _do_owns(self, action: Action) -> None:
         self._is_owned = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.storage.kafka.chains import FULL, Manifest, Whole
 from headrace.storage.kafka.entry import FloorEntry
-from headrace.storage.kafka.envelope import NO_OWNER
+from headrace.storage.kafka.envelope import NO_OWNER, Floor, Mark
 from headrace.storage.kafka.keeping import BEGINNING, Keeping, Place, Release, newest_chain, place_to_begin
 
 
@@ -40,6 +40,27 @@ def test_places_go_when_a_floor_is_confirmed() -> None:
     assert keeping.places == [(10, 5), (20, 9)]
     assert keeping.on_floor(9) == 20
     assert keeping.places == [(20, 9)]
+
+
+def test_places_behind_where_a_reading_begins_count_once_they_are_read() -> None:
+    keeping = kept((10, 5), (20, 9))
+    keeping.begin_with([(10, 5), (20, 9)])
+    keeping.read_from(6)
+    assert (keeping.places, keeping.is_witnessed) == ([(10, 5)], False)
+    keeping.on_passed(9, Mark(20, 0, -1))
+    keeping.on_passed(9, Mark(20, 0, -1))  # the reading began anew
+    assert (keeping.places, keeping.is_witnessed) == ([(10, 5), (20, 9)], True)
+
+
+def test_a_floor_that_was_read_takes_places_away_and_its_mark_is_one() -> None:
+    keeping = kept((10, 5), (20, 9))
+    keeping.on_passed(12, Floor(25, 15, 5))
+    assert keeping.places == [(10, 5), (20, 9)]
+    keeping.on_passed(14, Floor(25, 22, 11))  # the MARK there was before what was read
+    assert keeping.places == [(22, 11)]
+    keeping.begin_with([(20, 9)])
+    keeping.on_passed(14, Floor(25, 22, 11))
+    assert (keeping.places, keeping.is_witnessed) == ([(22, 11)], True)  # deleted, and not lost
 
 
 def test_a_reader_begins_at_the_oldest_place_that_stands() -> None:

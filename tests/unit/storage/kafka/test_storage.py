@@ -407,6 +407,62 @@ def test_an_owner_deletes_while_another_node_begins(tmp_path: Path) -> None:
     lived(shard, tmp_path / "b", look)
 
 
+async def one_snapshot(run: Run) -> None:
+    await run.write(LARGE)
+    await run.storage.snapshot()
+
+
+async def delete_up_to_what_is_kept(run: Run) -> None:
+    """Take snapshots of a state that refers to a message behind the first of them, up to which is deleted."""
+    await one_snapshot(run)
+    kept = message(topic=b"kept", payload=b"kept")
+    kept.flags |= FLAG_RETAIN
+    run.broker.commit.append(kept)
+    await one_snapshot(run)
+    await one_snapshot(run)
+
+
+def test_what_others_write_and_delete_while_a_shard_is_read_is_known_to_its_next_owner(
+    tmp_path: Path,
+) -> None:
+    shard = FakeShard()
+    lived(shard, tmp_path / "a", one_snapshot)
+    early = list(shard.snapshots.values)
+    lived(shard, tmp_path / "a", delete_up_to_what_is_kept)
+    start, late = shard.start, shard.snapshots.values
+    assert start > 0
+    shard.start, shard.snapshots.values, shard.snapshots.start = 0, early, 0
+
+    def show() -> None:
+        shard.snapshots.values = late
+
+    shard.before_reading = show  # the snapshots are read by then
+    lived(shard, tmp_path / "b", one_snapshot)
+    shard.start = start
+
+    async def look(run: Run) -> None:
+        assert retained(run) == [b"kept"]
+        fetched = run.storage.journal.fetch(2)
+        assert isinstance(fetched, Message)
+        assert fetched.payload == b"kept"
+
+    lived(shard, tmp_path / "c", look)
+
+
+def test_a_journal_that_loses_what_a_snapshot_has_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    shard = FakeShard()
+    lived(shard, tmp_path / "a", one_snapshot)
+    readings = iter([1, 2])
+
+    def lose_at_the_second() -> None:
+        if next(readings, 0) == 2:
+            shard.values.pop()
+
+    shard.before_reading = lose_at_the_second
+    with pytest.raises(KafkaLost, match="was there, and is no more"):
+        lived(shard, tmp_path / "b", one_snapshot)
+
+
 def test_a_partition_that_somebody_has_deleted_up_to_its_end_is_refused(tmp_path: Path) -> None:
     shard = FakeShard()
 
