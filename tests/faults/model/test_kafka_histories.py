@@ -13,11 +13,12 @@ from faults.model.world import Violation
 from headrace.journal.segment import batch_range_at
 from headrace.storage.kafka.actions import Delete
 from headrace.storage.kafka.entry import Entry, FloorEntry
-from headrace.storage.kafka.envelope import BATCH, Envelope, Epoch, part_of, unpack
+from headrace.storage.kafka.envelope import BATCH, Envelope, Epoch, Floor, Mark, part_of, unpack
+from headrace.storage.kafka.keeping import Keeping, Release
 from headrace.storage.kafka.log_fold import LogFold, NewOwner, TakenPart, Verdict, Void
 from headrace.storage.kafka.owner import Owner
 
-HISTORIES = 12
+HISTORIES = 20
 MUTANT_HISTORIES = 200
 
 
@@ -35,6 +36,10 @@ def test_histories_of_this_week() -> None:
     assert counts["owned"] > HISTORIES
     assert counts["in_place"] > 0
     assert counts["parts"] > HISTORIES
+    assert counts["snapshots"] > HISTORIES
+    assert counts["chained"] > 0
+    assert counts["held"] > 0
+    assert counts["floors"] > 0
     assert counts["lost"] == 0
 
 
@@ -122,6 +127,21 @@ class FloorAtOnce(Owner):
         super().append(entry, now)
 
 
+class QueuesAreForgotten(Keeping):
+    """What queues refer to is deleted once a snapshot is there."""
+
+    def on_full(self, needed: int, first: int) -> Release | None:
+        return super().on_full(self.places[-1][0], first)
+
+
+class PassedBy(Keeping):
+    """What others have written and deleted since the manifest was written is not looked at."""
+
+    def read_from(self, tail: int) -> None: ...
+
+    def on_passed(self, offset: int, found: Mark | Floor) -> None: ...
+
+
 MUTANTS = {
     "a repeat counts as OWNED": (Kinds(fold=RepeatOwns), ""),
     "memory is kept over a foreign OWNED": (Kinds(owner=MemoryStays), ""),
@@ -131,6 +151,9 @@ MUTANTS = {
     "a part without its end takes effect": (Kinds(fold=PartIsEnough), ""),
     "the floor comes before its confirmation": (Kinds(owner=FloorAtOnce), ""),
     "the epoch is the next offset": (Kinds(fold=EpochByNextOffset), ""),
+    "a floor forgets what queues refer to": (Kinds(keeping=QueuesAreForgotten), ""),
+    "a MARK that was read is no place": (Kinds(keeping=PassedBy), ""),
+    "the MARK behind a snapshot is not looked at": (Kinds(looks_at_witness=False), "unsafe"),
     "a void batch moves the next offset": (Kinds(fold=VoidMoves), ""),
 }
 
