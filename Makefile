@@ -95,6 +95,7 @@ torture: setup torture-clock torture-faults torture-workers  ## 100 000 simulate
 	@PYTHONPATH=tests $(PY) -m faults.model.history --crashes $(CRASHES) --from $(SEED)
 	@PYTHONPATH=tests $(PY) -m faults.model.shard_history --shards $(SHARDS) --crashes $(CRASHES) --from $(SEED)
 	@PYTHONPATH=tests $(PY) -m faults.model.kafka_history --histories $(HISTORIES) --from $(SEED)
+	@PYTHONPATH=tests $(PY) -m faults.model.group_history --histories $(HISTORIES) --from $(SEED)
 	@PYTHONPATH=tests HEADRACE_BUILD=compiled $(PY) -m faults.model.kill_rounds --rounds $(ROUNDS) --seed $(SEED)
 
 torture-workers: setup  ## workers of a node are killed and stopped under load, for ten minutes (SHARDS=4: as many workers, SIEGE=60: seconds, SEED=)
