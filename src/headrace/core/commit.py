@@ -124,23 +124,23 @@ class Answer(Deferred):
     ) -> None:
         super().__init__(link)
         self._link = link
-        self._verb: i64 = verb
+        self.verb: i64 = verb
         self._packet_id = packet_id
         self._reason_code = reason_code
         self._properties = properties
 
     def run(self) -> None:
         link = self._link
-        if self._verb == SAY_PUBREC:
+        if self.verb == SAY_PUBREC:
             link.pubrec(self._packet_id)
-        elif self._verb == SAY_PUBCOMP:
+        elif self.verb == SAY_PUBCOMP:
             link.pubcomp(self._packet_id)
-        elif self._verb == SAY_PUBREL:
+        elif self.verb == SAY_PUBREL:
             link.pubrel(self._packet_id)
-        elif self._verb == SAY_PINGRESP:
+        elif self.verb == SAY_PINGRESP:
             link.pingresp()
         else:
-            link.answer(int(self._verb), self._packet_id, self._reason_code, self._properties)
+            link.answer(int(self.verb), self._packet_id, self._reason_code, self._properties)
 
 
 class BatchListener(BrokerPort):
@@ -179,6 +179,7 @@ class GroupCommit:
         self._worker = worker
         self._clock = worker.clock
         self._listener: BatchListener | None = None
+        self._is_contested: bool = journal.is_contested
         self._next: i64 = journal.next_offset()
         self.high_watermark: i64 = self._next
         self._pending: list[Record] = []
@@ -413,9 +414,24 @@ class GroupCommit:
             return
         if self._applying or not self._pending:
             return
+        if self._is_contested and self._answers():
+            self.append(Progress(ACKED, self._clock.now_us, b""))
+            self._submit()
+            return
         batch = self._pending  # nothing to make durable: only deferred work
         self._pending = []
         self._apply(batch, self.high_watermark)
+
+    def _answers(self) -> bool:
+        """Return whether work that waits tells a client what it may forget something by. Where another process may own the
+        journal by now, that waits for a record appended behind the client's packet: only the owner may tell."""
+        for record in self._pending:
+            if isinstance(record, Answer):
+                if record.verb != SAY_PINGRESP:
+                    return True
+            elif not isinstance(record, Barrier):
+                return True
+        return False
 
     def _submit(self) -> None:
         batch = self._pending

@@ -69,6 +69,34 @@ def test_a_message_is_let_go_when_it_has_left_to_all_who_get_it() -> None:
     assert [payload for _, payload, _, _ in here.publishes()] == [b"first", b"here", b"away", b"group"]
 
 
+@pytest.mark.parametrize("is_contested", [False, True])
+def test_where_another_may_own_the_journal_an_answer_waits_for_a_record_behind_the_packet(
+    is_contested: bool,
+) -> None:
+    harness = Harness()
+    offered = Offered()
+    offered.is_contested = is_contested
+    harness.journal = offered.memory
+    harness.worker = Worker(ManualScheduler(), harness.clock, harness.settings)
+    harness.broker = harness.worker.own(0, offered)
+    harness.broker.sessions.start()
+    harness.sync()
+    client = harness.client("c")
+    client.take()
+    offered.batches.clear()
+    client.feed(b"\x62\x02\x00\x07", sync=False)  # PUBREL of an exchange that nobody knows
+    for _ in range(3):
+        harness.worker.end_tick()
+    complete = [(0x70, b"\x00\x07")]
+    assert client.take() == ([] if is_contested else complete)
+    assert len(offered.batches) == is_contested
+    harness.sync()
+    assert client.take() == (complete if is_contested else [])
+    client.feed(b"\xc0\x00")
+    assert client.take() == [(0xD0, b"")]
+    assert len(offered.batches) == is_contested  # nobody forgets anything by a PINGRESP
+
+
 @pytest.mark.skipif(not INTERPRETED, reason="compiled, nothing can be made to fail there")
 def test_acknowledgements_are_noted_until_their_record_is_there() -> None:
 

@@ -47,10 +47,12 @@ class PageReader:
 class JournalPort(PageReader):
     """The log behind group commit. Offsets: a high watermark H says that every record below H is durable.
 
-    `waiting` is told when a read succeeds behind one that was answered with NOT_NOW.
+    `waiting` is told when a read succeeds behind one that was answered with NOT_NOW. `is_contested`: another process may
+    own the journal by now without this one knowing; what is appended becomes durable for the owner alone.
     """
 
     waiting: Waiting | None = None
+    is_contested: bool = False
 
     def next_offset(self) -> int:
         """Return the offset the next appended record gets."""

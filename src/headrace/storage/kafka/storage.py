@@ -187,6 +187,7 @@ class KafkaStorage:
         self._cache = self._opened_cache(directory / DIRECTORY)
         self._log = KafkaLog(seed_of(self._uuid), self._cache, self._append)
         local = LocalJournal(self._log, OffsetOutOfRange, report)
+        local.is_contested = True
         self.journal: JournalPort = local
         self.reads: Reads = local
         self.figures: JournalFigures | None = None
