@@ -423,8 +423,8 @@ class GroupCommit:
         self._apply(batch, self.high_watermark)
 
     def _answers(self) -> bool:
-        """Return whether work that waits tells a client what it may forget something by. Where another process may own the
-        journal by now, that waits for a record appended behind the client's packet: only the owner may tell."""
+        """Return whether work that waits tells a client what it may forget something by. Where another process may own
+        the journal by now, that waits for a record appended behind the client's packet: only the owner may tell."""
         for record in self._pending:
             if isinstance(record, Answer):
                 if record.verb != SAY_PINGRESP:

@@ -488,6 +488,12 @@ class KafkaStorage:
             for offset, value in records:
                 self._owner.on_record(reading, offset, value, self._clock())
                 self._act()  # at once: what is done with a batch asks where the fold stands behind it
+        except JournalError as error:  # records that a newer headrace alone can read
+            if self._events is None:
+                raise  # to whoever waits for the start
+            self._owner.give_up()
+            self._fail(error)
+            self._act()
         finally:
             self._clients.taken()
 

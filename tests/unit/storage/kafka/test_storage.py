@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
+from zlib import crc32
 
 import pytest
 
@@ -22,13 +23,13 @@ from headrace.core.records.message import Message
 from headrace.core.records.record import FLAG_RETAIN
 from headrace.core.worker import Worker
 from headrace.journal.disk import Disk
-from headrace.journal.errors import JournalLocked
+from headrace.journal.errors import JournalLocked, UnsupportedFormat
 from headrace.journal.segment import seed_of
 from headrace.services.ticks import LoopScheduler
 from headrace.services.watchdog import Watchdog
 from headrace.storage.kafka import storage as module
 from headrace.storage.kafka.cache import DIRECTORY
-from headrace.storage.kafka.envelope import pack_owned
+from headrace.storage.kafka.envelope import LEVEL, pack_owned
 from headrace.storage.kafka.storage import (
     KafkaLost,
     KafkaSilent,
@@ -221,6 +222,25 @@ def test_an_owner_that_is_replaced_fails_and_names_who_owns(tmp_path: Path) -> N
         assert not run.broker.idle
 
     lived(partition, tmp_path, look)
+
+
+def test_an_owner_that_writes_a_newer_format_ends_the_shard_and_is_named(tmp_path: Path) -> None:
+    shard = FakeShard()
+
+    async def look(run: Run) -> None:
+        await run.write(b"one")
+        seed = seed_of(uuid_of("topic", 0))
+        owned = bytearray(pack_owned(seed, b"z" * 16, run.storage._owner.fold.owner, "n1/0"))
+        owned[8] = LEVEL + 1
+        owned[4:8] = crc32(bytes(owned[8:]), seed).to_bytes(4, "little")
+        shard.values.append(bytes(owned))
+        run.append(b"two")
+        await run.until(lambda: bool(run.heard))
+        assert isinstance(run.heard[0], UnsupportedFormat)
+
+    lived(shard, tmp_path / "a", look)
+    with pytest.raises(UnsupportedFormat):
+        lived(shard, tmp_path / "b", look)
 
 
 def test_what_kafka_has_lost_is_named(tmp_path: Path) -> None:
