@@ -20,7 +20,7 @@ PEER ?=
 SENDERS ?=
 READERS ?=
 
-.PHONY: help setup deb wheels site test check unit spark spark-deep fuzz demo bench bench-spark bench-neighbours bench-frames bench-shards bench-curves soak counts torture \
+.PHONY: help setup deb wheels site test check unit spark spark-deep deep fuzz demo bench bench-spark bench-neighbours bench-frames bench-shards bench-curves soak counts torture \
 	torture-workers torture-faults torture-clock torture-spark bucket cluster hdfs readers s3 clean
 
 help:  ## print the targets
@@ -52,6 +52,9 @@ spark: setup  ## the Spark tests only
 	@workshop/test.sh spark
 
 spark-deep: setup  ## Spark tests that the gate leaves out: what it looks for, at more places
+	@workshop/test.sh spark-deep
+
+deep: setup  ## all tests that the gate leaves out, of brokers and of Spark
 	@workshop/test.sh deep
 
 fuzz: setup  ## mutated packets against a running broker (PACKETS=100000 SEED=7: more of them, others)

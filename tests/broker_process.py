@@ -41,6 +41,7 @@ PORTS = {
     "interpreted": (10_000, 16_000),
     "compiled": (16_000, 19_000),
     "compiled-e2e": (19_000, 22_000),
+    "compiled-deep": (19_000, 22_000),
     "spark-jobs": (22_000, 23_500),
     "spark-rest": (23_500, 25_000),
     "spark-deep": (23_500, 25_000),

@@ -1,6 +1,6 @@
 """A time limit for every test, and the signals a test expects: a run in the background of a script must end by itself.
 
-Each part of a test (setup, call, teardown) has `LIMIT_S`, more if it is marked `slow` or `spark`, or as much as
+Each part of a test (setup, call, teardown) has `LIMIT_S`, more if it is marked `slow`, `deep` or `spark`, or as much as
 `time_limit(seconds)` says. When it is over the test fails where it stands: SIGALRM interrupts what it waits for, again
 every few seconds should somebody swallow it. What not even that interrupts ends the run (`faulthandler_exit_on_timeout`).
 
@@ -20,7 +20,7 @@ import pytest
 import uvloop
 
 LIMIT_S = 240.0
-LIMITS_S = {"slow": 1200.0, "spark": 1200.0}
+LIMITS_S = {"slow": 1200.0, "deep": 1200.0, "spark": 1200.0}
 AGAIN_S = 5.0
 
 

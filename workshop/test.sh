@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The gate: every step runs, even after a failure; the table at the end says which one failed and how long each took.
 # The failures stand once more below that table: what keeps only the end of a log keeps the reason too.
-# Usage: test.sh [check|counts|demo|interpreted|compiled|builds|spark|deep|suites ...]
-# `builds` is both builds at once, `spark` two halves of the Spark tests at once, and `suites` all of them; `deep` are Spark
-# tests that the gate leaves out.
+# Usage: test.sh [check|counts|demo|interpreted|compiled|builds|spark|deep|spark-deep|suites ...]
+# `builds` is both builds at once, `spark` two halves of the Spark tests at once, and `suites` all of them; `deep` are tests
+# that the gate leaves out, and `spark-deep` those of Spark.
 # Without arguments all of it, and headrace is compiled beside what needs no compiled headrace.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -41,6 +41,7 @@ tests_of() {
   case $1 in
     interpreted) printf '%s\n' tests/{conformance,contract,faults,fuzz,spark,unit} "${both[@]}" ;;
     compiled) printf -- '--ignore=%s\n' "${pure[@]}" tests/e2e ;;
+    compiled-deep) printf -- '--ignore=%s\n' "${pure[@]}" ;;
     compiled-e2e) echo tests/e2e ;;
     spark-jobs) printf '%s\n' "${jobs[@]}" ;;
     spark-deep) echo tests/spark ;;
@@ -54,9 +55,10 @@ suite() {
   local name=$1 build=interpreted path=$PWD/src which="spark and not deep"
   shift
   case $name in
-    interpreted) which="not spark and not compiled and not slow" ;;
-    spark-deep) which=deep ;;
-    compiled*) build=compiled path='' which="not spark and not interpreted" ;;
+    interpreted) which="not spark and not compiled and not slow and not deep" ;;
+    spark-deep) which="spark and deep" ;;
+    compiled-deep) build=compiled path='' which="deep and not spark and not interpreted" ;;
+    compiled*) build=compiled path='' which="not spark and not interpreted and not deep" ;;
   esac
   env -u PYTHONPATH -u PYTHONDONTWRITEBYTECODE ${path:+PYTHONPATH=$path} PYTHONPYCACHEPREFIX="$PWD/build/pycache" \
     HEADRACE_BUILD=$build HEADRACE_SUITE="$name" \
@@ -124,7 +126,8 @@ interpreted() { together interpreted; }
 compiled() { together compiled compiled-e2e; }
 builds() { together interpreted compiled compiled-e2e; }
 spark() { together spark-jobs spark-rest; }
-deep() { together spark-deep; }
+spark-deep() { together spark-deep; }
+deep() { together spark-deep compiled-deep; }
 suites() { together interpreted compiled compiled-e2e spark-jobs spark-rest; }
 counts() { step "instructions per message" "$bin/python" -m benchmarks.instructions; }
 demo() { step "demo, a tenth of the size" "$bin/python" -m demo --size small; }
@@ -149,7 +152,7 @@ wait_for() { tail -f --pid="$1" -n +1 "$2"; wait "$1"; }
 [ $# -gt 0 ] || set -- all
 for part in "$@"; do
   case $part in
-    all | check | counts | demo | interpreted | compiled | builds | spark | deep | suites) "$part" ;;
+    all | check | counts | demo | interpreted | compiled | builds | spark | deep | spark-deep | suites) "$part" ;;
     *) echo "test.sh: no such part: $part" >&2; exit 2 ;;
   esac
 done

@@ -68,7 +68,7 @@ def node(tmp_path: Path) -> Iterator[Workers]:
         yield made
 
 
-@pytest.mark.parametrize("has_served", [False, True])
+@pytest.mark.parametrize("has_served", [pytest.param(False, marks=pytest.mark.deep), True])
 def test_a_shard_put_back_alone_loses_what_it_alone_held(
     node: Workers, tmp_path: Path, has_served: bool
 ) -> None:

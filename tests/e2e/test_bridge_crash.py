@@ -21,8 +21,8 @@ ROOMY: dict[str, object] = {"session.backlog_messages_max": 65_535}
     [
         ("out", 2),
         ("in", 2),
-        pytest.param("out", 1, marks=pytest.mark.slow),
-        pytest.param("in", 1, marks=pytest.mark.slow),
+        pytest.param("out", 1, marks=pytest.mark.deep),
+        pytest.param("in", 1, marks=pytest.mark.deep),
     ],
 )
 def test_kill_either_broker_under_load(brokers: Brokers, direction: str, qos: int) -> None:

@@ -64,8 +64,8 @@ RESTLESS: dict[str, object] = ROOMY | {
     ("qos", "settings"),
     [
         pytest.param(1, ROOMY, id="QoS 1"),
-        pytest.param(2, ROOMY, id="QoS 2", marks=pytest.mark.slow),
-        pytest.param(1, RESTLESS, id="QoS 1, snapshots and rolls", marks=pytest.mark.slow),
+        pytest.param(2, ROOMY, id="QoS 2", marks=pytest.mark.deep),
+        pytest.param(1, RESTLESS, id="QoS 1, snapshots and rolls", marks=pytest.mark.deep),
         pytest.param(2, RESTLESS, id="QoS 2, snapshots and rolls"),
     ],
 )

@@ -75,7 +75,7 @@ class Log:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("home", [0, 1])
+@pytest.mark.parametrize("home", [pytest.param(0, marks=pytest.mark.deep), 1])
 async def test_whichever_worker_is_killed_every_message_is_handled_and_acknowledged(
     tmp_path: Path, home: int
 ) -> None:

@@ -102,7 +102,7 @@ def check_gone(operated: Operated, clients: Clients, client_id: str, writer: Raw
     again.disconnect(properties={17: 0})
 
 
-@pytest.mark.parametrize("client_id", ["keeper", "a//b%2F größe/"])
+@pytest.mark.parametrize("client_id", [pytest.param("keeper", marks=pytest.mark.deep), "a//b%2F größe/"])
 def test_one_that_is_away_is_dropped_for_good_also_by_a_kill_after_the_answer(
     operated: Operated, clients: Clients, client_id: str
 ) -> None:

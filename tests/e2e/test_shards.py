@@ -73,7 +73,7 @@ def test_who_is_away_finds_what_was_published_at_another_worker(crew: Crew, clie
     assert found == [(number, False) for number in range(1000)]
 
 
-@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("qos", [pytest.param(1, marks=pytest.mark.deep), 2])
 def test_kill_a_worker_under_load(crew: Crew, qos: int) -> None:
     """Publishers of both workers, a subscriber at one of them; each worker is killed in turn."""
     first, second = crew.workers

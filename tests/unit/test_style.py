@@ -626,14 +626,14 @@ def test_the_build_under_test_is_the_one_that_was_asked_for() -> None:
 
 
 def test_no_test_is_left_out_of_every_suite() -> None:
-    """The interpreted suite leaves out what is marked `slow` or `compiled`, the compiled ones what `pure` lists; Spark's
-    have their own."""
+    """The interpreted suite leaves out what is marked `slow`, `deep` or `compiled`, the compiled ones what `pure` lists;
+    Spark's have their own."""
     script = """eval "$(sed -n '/^pure=(/,/)$/p' workshop/test.sh)"; printf '%s\\n' "${pure[@]}\""""
     listed = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     places = [ROOT / line for line in listed.stdout.split() if line != "tests/spark"]
     assert len(places) > 5
     tests = [file for place in places for file in (place.rglob("test_*.py") if place.is_dir() else [place])]
-    left_out = re.compile(r"\bmark\.(slow|compiled)\b")
+    left_out = re.compile(r"\bmark\.(slow|deep|compiled)\b")
     assert [name(test) for test in tests if left_out.search(test.read_text("utf-8"))] == []
 
 

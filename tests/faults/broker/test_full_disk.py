@@ -191,7 +191,9 @@ def drain_until_ready(crew: Crew, name: str, acknowledged: list[int], clients: C
     wait_until(lambda: crew.workers[1].get("/readyz").status == 200, "ready again", 60)
 
 
-@pytest.mark.parametrize("settings", [{}, {"journal.segment_bytes_max": 1 << 20}])
+@pytest.mark.parametrize(
+    "settings", [{}, pytest.param({"journal.segment_bytes_max": 1 << 20}, marks=pytest.mark.deep)]
+)
 def test_a_shard_takes_what_fills_the_disk_that_it_shares(
     settings: dict[str, object], small_disk: SmallDisk, clients: Clients
 ) -> None:
@@ -208,7 +210,7 @@ def test_a_shard_takes_what_fills_the_disk_that_it_shares(
         crew.end()
 
 
-@pytest.mark.parametrize("took", [False, True])
+@pytest.mark.parametrize("took", [False, pytest.param(True, marks=pytest.mark.deep)])
 def test_a_shard_that_starts_again_on_a_full_disk_leaves_others_what_they_need(
     took: bool, small_disk: SmallDisk, clients: Clients
 ) -> None:

@@ -133,7 +133,21 @@ TORN = {
 }
 
 
-@pytest.mark.parametrize("name", TORN)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("much at once", "both slots and a batch", "a foreign high watermark"),
+        *(
+            pytest.param(name, marks=pytest.mark.deep)
+            for name in (
+                "a finished segment torn",
+                "the first segments gone",
+                "a foreign segment in the middle",
+                "a segment under another name",
+            )
+        ),
+    ],
+)
 def test_a_repair_that_is_killed_is_done_again_and_loses_no_more(
     tmp_path: Path, running: Path, name: str
 ) -> None:

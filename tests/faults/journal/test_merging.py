@@ -123,8 +123,17 @@ def merge_until(disk: SimulatedDisk, cut_after: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("power", [True, False])
+@pytest.mark.parametrize(
+    ("seed", "power"),
+    [
+        (0, True),
+        (1, False),
+        *(
+            pytest.param(*rest, marks=pytest.mark.deep)
+            for rest in ((0, False), (1, True), (2, True), (2, False))
+        ),
+    ],
+)
 def test_the_power_goes_at_each_step(seed: int, power: bool) -> None:
     """`power`: else the process alone is killed, and the page cache stays."""
     for cut_after in range(200):
@@ -142,7 +151,7 @@ def test_the_power_goes_at_each_step(seed: int, power: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.deep) for seed in (1, 2))])
 def test_the_power_goes_again_in_the_start_behind_it(seed: int) -> None:
     rng = Random(seed)
     for cut_after in range(200):

@@ -121,7 +121,7 @@ def troubled_merge(disk: Troubled, kind: str, number: int, times: int, power: bo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("power", [True, False])
+@pytest.mark.parametrize("power", [True, pytest.param(False, marks=pytest.mark.deep)])
 @pytest.mark.parametrize("kind", TROUBLES)
 def test_each_call_of_a_merge_fails(kind: str, power: bool) -> None:
     """Once, or six times in a row."""
