@@ -104,6 +104,15 @@ class BrokersOwn(HeadraceError):
     """What somebody wants to remove belongs to the broker itself. The message says what to do instead."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
+class NotTaken(HeadraceError):
+    """A message that somebody posted is not taken. `reason_code` is what a client would have been answered."""
+
+    def __init__(self, reason_code: int, message: str) -> None:
+        super().__init__(message)
+        self.reason_code = reason_code
+
+
 def forget_calls(error: BaseException | None) -> None:
     """Have an error, and those that it came from, refer no more to the calls which raised them, once it has been told.
 

@@ -16,7 +16,8 @@
     GET    /v1/subscriptions?tenant=T&pattern=P&state=S&filter=F&topic=TOPIC&limit=N&from=PLACE   {"rows", "next",
                                                                                                  "unanswered"}
     GET    /v1/retained?tenant=T&filter=F&limit=N&from=PLACE   {"rows", "next", "unanswered"}: retained messages of T
-    GET    /v1/retained/TOPIC?tenant=T      one of them, with its payload and properties
+    GET    /v1/retained/TOPIC?tenant=T      one of them, with its payload and properties; how one is deleted, and messages
+                                            are published: `posts`
     METHOD /v1/sessions?tenant=T&client=CLIENT   the same, as of /v1/clients and /v1/retained: for a name that a path does
                                                  not carry unharmed (a//b, ..), and for a client called `behind`
 
@@ -39,6 +40,8 @@ from typing import Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
 
+from headrace.api.names import ONE_CLIENT, TENANT, TOPIC, checked_topic_name, filter_of, topic_name
+from headrace.api.posts import DELETE_RETAINED, PUBLISH
 from headrace.api.resource import (
     Answer,
     AtHome,
@@ -59,9 +62,7 @@ from headrace.api.resource import (
 )
 from headrace.api.tokens import OPERATE, READ
 from headrace.core.inbound.consuming import CLUSTER_BYTES_MAX
-from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.errors import NotThere, ShardAway
-from headrace.mqtt.topics import filter_error, valid_topic
 from headrace.services.cluster_rows import ClusterRow, QueueRow, RowChoice
 from headrace.services.laggards import LIMIT_MAX as LAGGARDS_MAX
 from headrace.services.laggards import Laggard, Laggards
@@ -136,38 +137,15 @@ class Dropped(msgspec.Struct):
     messages: int
 
 
-def _filter(text: str) -> str:
-    wrong = filter_error(text)
-    if wrong:
-        raise ValueError(wrong)
-    return text
-
-
-def _topic_name(needed: str, text: str) -> str:
-    if not valid_topic(text.encode("utf-8")):
-        raise ValueError(f"it is no topic name{needed}")
-    return text
-
-
-_TO_REMOVE: Final = partial(_topic_name, ": what is removed is named exactly, without wildcards")
-_TOPIC: Final = partial(_topic_name, ", which has no wildcards")
-
-
 def _cluster(text: str) -> str:
     if not 0 < len(text.encode("utf-8")) <= CLUSTER_BYTES_MAX:
         raise ValueError(f"it needs 1 to {CLUSTER_BYTES_MAX} bytes")
     return text
 
 
-def _client(text: str) -> str:
-    if not text:
-        raise ValueError("it is empty, and a session is named exactly")
-    return text
-
-
-_TENANT: Final = named("tenant", DEFAULT_TENANT)
-_ANY: Final = (Parameter("topic", _filter, ""), named("tenant"))
-_ONE: Final = (_TENANT, Parameter("topic", _TO_REMOVE, required=True))
+_TO_REMOVE: Final = partial(checked_topic_name, ": what is removed is named exactly, without wildcards")
+_ANY: Final = (Parameter("topic", filter_of, ""), named("tenant"))
+_ONE: Final = (TENANT, Parameter("topic", _TO_REMOVE, required=True))
 _PAGE: Final = paging(LIMIT_MAX, LIMIT_MAX)
 _TRACE: Final = Parameter("id", str)
 _OVER: Final = "this trace is over"
@@ -241,7 +219,6 @@ REMOVE_QUEUE: Final = Resource(
 )
 _LISTED: Final = (named("tenant"), named("pattern"))
 _SHORT_PAGE: Final = paging(100, LIMIT_MAX)
-_NAMED: Final = (_TENANT, Parameter("client", _client, required=True))
 _HOME: Final = AtHome(lambda homes, values: homes.of_client(values["tenant"], values["client"]))
 CLIENTS: Final = Resource(
     "GET",
@@ -257,7 +234,7 @@ CLIENT: Final = Resource(
     "/v1/clients/{client:path}",
     READ,
     _HOME,
-    _NAMED,
+    ONE_CLIENT,
     summary="Show a client that is connected",
     answer=Client,
 )
@@ -266,7 +243,7 @@ KICK_CLIENT: Final = Resource(
     "/v1/clients/{client:path}",
     OPERATE,
     _HOME,
-    _NAMED,
+    ONE_CLIENT,
     event="client kicked",
     summary="End a connection",
     answer=Kicked,
@@ -281,7 +258,13 @@ SESSIONS: Final = Resource(
     answer=Listing[SessionRow],
 )
 SESSION: Final = Resource(
-    "GET", "/v1/sessions/{client:path}", READ, _HOME, _NAMED, summary="Show a session", answer=SessionDetails
+    "GET",
+    "/v1/sessions/{client:path}",
+    READ,
+    _HOME,
+    ONE_CLIENT,
+    summary="Show a session",
+    answer=SessionDetails,
 )
 SUBSCRIPTIONS: Final = Resource(
     "GET",
@@ -291,8 +274,8 @@ SUBSCRIPTIONS: Final = Resource(
     (
         *_LISTED,
         one_of("state", STATES),
-        Parameter("filter", _filter, ""),
-        Parameter("topic", _TOPIC, ""),
+        Parameter("filter", filter_of, ""),
+        Parameter("topic", topic_name, ""),
         *_SHORT_PAGE,
     ),
     summary="List the subscriptions of sessions",
@@ -303,7 +286,7 @@ RETAINED: Final = Resource(
     "/v1/retained",
     READ,
     Pages(goes_on=True),
-    (_TENANT, Parameter("filter", _filter, ""), *_SHORT_PAGE),
+    (TENANT, Parameter("filter", filter_of, ""), *_SHORT_PAGE),
     summary="List retained messages",
     answer=Listing[RetainedRow],
 )
@@ -312,7 +295,7 @@ RETAINED_MESSAGE: Final = Resource(
     "/v1/retained/{topic:path}",
     READ,
     AtHome(lambda homes, values: homes.of_topic(values["tenant"], values["topic"])),
-    (_TENANT, Parameter("topic", _TOPIC, required=True)),
+    (TENANT, TOPIC),
     summary="Show a retained message",
     answer=RetainedMessage,
 )
@@ -321,7 +304,7 @@ DROP_SESSION: Final = Resource(
     "/v1/sessions/{client:path}",
     OPERATE,
     _HOME,
-    _NAMED,
+    ONE_CLIENT,
     event="session dropped",
     summary="Drop a session",
     answer=Dropped,
@@ -341,6 +324,8 @@ RESOURCES: Final = (  # the path of one that is called `behind` is that of the l
     REMOVE_CLUSTER,
     REMOVE_QUEUE,
     DROP_SESSION,
+    PUBLISH,
+    DELETE_RETAINED,
     BEGIN_TRACE,
     TAKE_TRACE,
     END_TRACE,

@@ -25,9 +25,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headrace.api.problem import problem
-from headrace.api.tokens import Tokens, guarded
+from headrace.api.tokens import BODY_BYTES_MAX, Tokens, guarded
 from headrace.core.homes import Homes
-from headrace.errors import BrokersOwn, InUse, NotThere, ShardAway
+from headrace.errors import BrokersOwn, InUse, NotTaken, NotThere, ShardAway
+from headrace.mqtt import reason_codes as rc
 from headrace.services.paging import Place, is_number
 from headrace.services.removals import NotDurable
 
@@ -43,6 +44,11 @@ _REFUSALS: Final[Mapping[type[Exception], HTTPStatus]] = {
     NotDurable: HTTPStatus.SERVICE_UNAVAILABLE,
     ShardAway: HTTPStatus.SERVICE_UNAVAILABLE,
 }
+_NOT_TAKEN: Final[Mapping[int, HTTPStatus]] = {
+    rc.NOT_AUTHORIZED: HTTPStatus.FORBIDDEN,
+    rc.QUOTA_EXCEEDED: HTTPStatus.INSUFFICIENT_STORAGE,
+    rc.SERVER_BUSY: HTTPStatus.SERVICE_UNAVAILABLE,
+}  # any other: the request is wrong
 _RAW: Final = ":path}"
 _FORWARDED: Final = re.compile(r'for="([0-9A-Za-z.:\[\]%]+)"')
 _LOG: Final = logging.getLogger(__name__)
@@ -177,6 +183,7 @@ class Resource:
     merge: Merge
     parameters: tuple[Parameter, ...] = ()
     body: Any = None  # the type of what is to be in it
+    body_bytes_max: int = BODY_BYTES_MAX
     status: HTTPStatus = HTTPStatus.OK
     is_strict: bool = True
     event: str = ""
@@ -207,6 +214,10 @@ class Resource:
             given = self._of_path(request, in_path) if each.name == in_path else None
             found[each.name] = each.value(request.query_params.get(each.name) if given is None else given)
         return found
+
+    def decoded(self, body: bytes) -> Any:
+        """Return what is in a body. Raises MsgspecError."""
+        return msgspec.json.decode(body, type=self.body)
 
     def _in_path(self, request: Request) -> str:
         """Return the name of what the path of a request names, "" if it is in the query."""
@@ -270,7 +281,7 @@ def served(tokens: Tokens, answers: Mapping[Resource, Answer]) -> list[Route]:
         async def answer(request: Request, body: bytes) -> Response:
             return await _answer(resource, answers[resource], request, body)
 
-        return guarded(tokens, resource.role, answer)
+        return guarded(tokens, resource.role, answer, resource.body_bytes_max)
 
     return routes(list(answers), endpoint)
 
@@ -278,10 +289,13 @@ def served(tokens: Tokens, answers: Mapping[Resource, Answer]) -> list[Route]:
 async def _answer(resource: Resource, answer: Answer, request: Request, body: bytes) -> Response:
     values = resource.values(request)
     if resource.body is not None:
-        values["body"] = msgspec.json.decode(body, type=resource.body)
+        values["body"] = resource.decoded(body)
     try:
         found = answer(values)
         content = await found if isawaitable(found) else found
+    except NotTaken as error:
+        status = _NOT_TAKEN.get(error.reason_code, HTTPStatus.BAD_REQUEST)
+        return problem(status, str(error), more={"reason_code": error.reason_code})
     except tuple(_REFUSALS) as error:
         return problem(_REFUSALS[type(error)], str(error))
     if resource.event and isinstance(content, dict):

@@ -152,7 +152,9 @@ def _grant(words: list[str]) -> Grant | None:
     return Grant(role, limits.get("tenant", ""), consumers)
 
 
-def guarded(tokens: Tokens, role: str, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+def guarded(
+    tokens: Tokens, role: str, answer: Answer, bytes_max: int = BODY_BYTES_MAX
+) -> Callable[[Request], Awaitable[Response]]:
     """Return an endpoint for whoever has a token of that role without limits, which is asked before a body is read; the
     answer finds it in `state.grant` of the request."""
 
@@ -162,19 +164,20 @@ def guarded(tokens: Tokens, role: str, answer: Answer) -> Callable[[Request], Aw
         if isinstance(found, Response):
             return found
         request.state.grant = found
-        return await answered(request, answer)
+        return await answered(request, answer, bytes_max)
 
     return endpoint
 
 
-async def answered(request: Request, answer: Answer) -> Response:
-    """Return the answer to a request that was let in; what is wrong with it as a problem document."""
+async def answered(request: Request, answer: Answer, bytes_max: int = BODY_BYTES_MAX) -> Response:
+    """Return the answer to a request that was let in, whose body has at most so many bytes; what is wrong with it as a
+    problem document."""
     body = b""
     try:
         async for part in request.stream():
             body += part
-            if len(body) > BODY_BYTES_MAX:
-                detail = f"the body is longer than {BODY_BYTES_MAX} bytes"
+            if len(body) > bytes_max:
+                detail = f"the body is longer than {bytes_max} bytes"
                 return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
     except ClientDisconnect:
         return Response()  # nobody is there to read it

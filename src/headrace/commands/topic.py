@@ -78,11 +78,28 @@ def list_retained(tenant: str, topics: str | None, as_json: bool, client: AdminC
 @of_a_broker
 def show_retained(topic: str, tenant: str, client: AdminClient) -> None:
     """Print the retained message of TOPIC with all that is in it, as JSON. Exit status 1 if there is none."""
+    _say(client, "GET", tenant, topic)
+
+
+@retained.command("delete")
+@click.argument("topic", callback=exact_name)
+@of_tenant
+@of_a_broker
+def delete_retained(topic: str, tenant: str, client: AdminClient) -> None:
+    """Delete the retained message of TOPIC, and print what that was, as JSON. Exit status 1 if there is none.
+
+    Whoever is subscribed and connected gets an empty message, as when a client deletes it. Needs a token with the role
+    `operate`.
+    """
+    _say(client, "DELETE", tenant, topic)
+
+
+def _say(client: AdminClient, method: str, tenant: str, topic: str) -> None:
     from headrace.console.sessions import named
     from headrace.services.audit import clean
 
     try:
-        found = named(client, "GET", "retained", tenant, topic, "topic")
+        found = named(client, method, "retained", tenant, topic, "topic")
     except NotThere as error:
         raise click.ClickException(clean(str(error))) from None
     click.echo(json.dumps(found, indent=2))

@@ -22,6 +22,7 @@ from headrace.core.inbound.dropping import Dropping
 from headrace.core.inbound.forwarding import Forwarding
 from headrace.core.inbound.gate import Gate
 from headrace.core.inbound.leaving import Leaving
+from headrace.core.inbound.posting import Posting
 from headrace.core.inbound.publishing import Publishing
 from headrace.core.inbound.queue_talk import QueueTalk
 from headrace.core.inbound.subscribing import Subscribing
@@ -202,6 +203,10 @@ class Broker(BatchListener):
     def bridging(self) -> Bridging:
         """Return what opens and attaches the sessions of our own bridges."""
         return Bridging(self.fold, self.commit, self.sessions, self.retained, self.worker)
+
+    def posting(self) -> Posting:
+        """Return what takes the messages that are posted over no connection."""
+        return Posting(self.fold, self.commit, self.gate, self.router, self.sessions.admission, self.worker)
 
     # CONNECT, DISCONNECT and the end of a connection: `connect`
 

@@ -25,6 +25,7 @@ from headrace.api.operations import (
     of_sessions,
     of_traces,
 )
+from headrace.api.posts import of_posts
 from headrace.api.resource import served
 from headrace.api.tokens import Tokens
 from headrace.build import build
@@ -47,6 +48,7 @@ from headrace.services.laggards import Laggards
 from headrace.services.latencies import HistogramCollector, LatencyHistograms
 from headrace.services.metrics import BuildCollector, PastReads, Reads, ReadsCollector, registry
 from headrace.services.paging import ByHome, ShardRows
+from headrace.services.posts import Posts
 from headrace.services.process_metrics import ProcessFigures
 from headrace.services.removals import Removals
 from headrace.services.retained_rows import RetainedRows, WalksByShard
@@ -145,6 +147,7 @@ def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[
         **lists.of_sessions(),
         **lists.of_retained(),
         **of_removals(Removals(brokers, lost)),
+        **of_posts(Posts(brokers, lost)),
     }
     routes: list[BaseRoute] = [
         JournalRoutes(parts.directories, tokens).mount(),

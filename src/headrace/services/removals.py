@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from headrace.core.broker import Broker
 from headrace.core.inbound.dropping import SessionDrop, refuse_own
@@ -25,7 +25,13 @@ KICKED: Final = "kicked"  # why the connection ended, in its record and in the l
 
 
 class NotDurable(Exception):
-    """The removal is on its way to a journal that does not get on."""
+    """What was begun is on its way to a journal that does not get on."""
+
+
+class Begun(Protocol):
+    """What is `over` when it is durable and has taken effect."""
+
+    over: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,7 @@ class Removals:
         broker = self._home(tenant, client_id)
         if broker is not None:
             drop = broker.dropping.drop(tenant, client_id)
-            await _over(broker, drop)
+            await until_durable(broker, drop)
             if drop.found:
                 return _dropped(tenant, client_id, drop)
         raise NotThere(f"tenant {tenant} has no session {client_id!r}")
@@ -106,23 +112,21 @@ class Removals:
             except NotThere as error:
                 unknown = error
                 continue
-            await _over(broker, removal)
+            await until_durable(broker, removal)
             return _told(removal)
         self._require_all()
         raise unknown
 
 
-async def _over(broker: Broker, removal: Removal | SessionDrop) -> None:
-    """Wait until a removal is durable and has taken effect. Raises NotDurable."""
+async def until_durable(broker: Broker, begun: Begun) -> None:
+    """Wait until what was begun in a shard is durable and has taken effect. Raises NotDurable."""
     loop = asyncio.get_running_loop()
     until = loop.time() + PATIENCE_S
-    while not removal.over:
+    while not begun.over:
         if broker.commit.failed is not None:
             raise NotDurable("the journal has failed")
         if loop.time() >= until:
-            raise NotDurable(
-                "the journal does not get on: it is removed when that does, ask then whether it is there"
-            )
+            raise NotDurable("the journal does not get on: it is done when that does, ask then whether it is")
         await asyncio.sleep(_STEP_S)
 
 

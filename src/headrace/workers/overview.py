@@ -17,6 +17,7 @@ from pathlib import Path
 from socket import AF_UNIX, SOCK_STREAM, socket
 from typing import Any, Final, cast
 
+import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -178,7 +179,8 @@ class Overview:
         merged = self._merges[type(resource.merge)]
 
         async def endpoint(request: Request) -> Response:
-            return await answered(request, lambda _, body: merged(request, resource, body))
+            most = resource.body_bytes_max
+            return await answered(request, lambda _, body: merged(request, resource, body), most)
 
         return endpoint
 
@@ -206,10 +208,10 @@ class Overview:
         """Ask all workers the same."""
         return await self._asked(request, resource.method, [_url(request)] * len(self._paths), body)
 
-    async def _of_shard(self, request: Request, resource: Resource, shard: int) -> Answer:
+    async def _of_shard(self, request: Request, resource: Resource, shard: int, body: bytes = b"") -> Answer:
         """Return what the owner of a shard answers, whom the token of the request is shown."""
         path = self._paths[self._table.of(shard)]
-        return await run_in_threadpool(_ask, request, path, resource.method, _url(request))
+        return await run_in_threadpool(_ask, request, path, resource.method, _url(request), body)
 
     # How the answers become one: `api.resource` says what each of these is
 
@@ -254,12 +256,12 @@ class Overview:
         known.sort(key=lambda answer: answer.status == HTTPStatus.SERVICE_UNAVAILABLE)
         return (known or found)[0].response()
 
-    async def _at_home(self, request: Request, resource: Resource, _body: bytes) -> Response:
+    async def _at_home(self, request: Request, resource: Resource, body: bytes) -> Response:
         """Ask the owner of the home: the connection of a client ends there, whichever worker has accepted it. A request
         that names none is refused by any worker."""
-        values = _values(request, resource)
+        values = _values(request, resource, body)
         shard = cast(AtHome, resource.merge).shard(self._homes, values) if values else 0
-        return (await self._of_shard(request, resource, shard)).response()
+        return (await self._of_shard(request, resource, shard, body)).response()
 
     async def _begun(self, request: Request, resource: Resource, body: bytes) -> Response:
         """Begin it in all workers or in none: what one of them has begun counts against its limit."""
@@ -299,11 +301,13 @@ def _refusal(found: Sequence[Answer]) -> Answer | None:
     return next((answer for answer in found if answer.status >= HTTPStatus.BAD_REQUEST), None)
 
 
-def _values(request: Request, resource: Resource) -> dict[str, Any]:
-    """Return the values of a request's parameters; none of a request that a worker will refuse."""
+def _values(request: Request, resource: Resource, body: bytes = b"") -> dict[str, Any]:
+    """Return the values of a request's parameters, and of its body where it is to have one; none of a request that a
+    worker will refuse."""
     try:
-        return resource.values(request)
-    except ValueError:
+        values = resource.values(request)
+        return values if resource.body is None else values | {"body": resource.decoded(body)}
+    except (ValueError, msgspec.MsgspecError):
         return {}
 
 

@@ -22,11 +22,13 @@ from headrace.api.operations import (
     of_sessions,
     of_traces,
 )
+from headrace.api.posts import of_posts
 from headrace.api.resource import Holder, Parameter, Resource, flag, limit, named, paging, routes, served
 from headrace.api.tokens import READ, Tokens
 from headrace.core.homes import Homes
 from headrace.services.laggards import Laggards
 from headrace.services.paging import ByHome, Place, ShardRows
+from headrace.services.posts import Posts
 from headrace.services.removals import Removals
 from headrace.services.tracing import Tracing
 
@@ -106,6 +108,7 @@ def test_a_worker_answers_every_resource_that_is_declared() -> None:
             **of_sessions(ShardRows({}), ByHome({}, Homes().of_client), ShardRows({})),
             **of_retained(ShardRows({}), ByHome({}, Homes().of_topic)),
             **of_removals(Removals([])),
+            **of_posts(Posts([])),
         }
     declared = {value for value in vars(operations).values() if isinstance(value, Resource)}
     assert set(RESOURCES) == declared == set(answers)

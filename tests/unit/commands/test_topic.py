@@ -41,13 +41,16 @@ def test_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_one_is_named_in_the_query_and_1_says_that_it_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("verb", "method"), [("show", "GET"), ("delete", "DELETE")])
+def test_one_is_named_in_the_query_and_1_says_that_it_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, verb: str, method: str
+) -> None:
     broker = Broker({"topic": "a//b"}, AdminRefused(404, "x", "there is no 'x\x1b'"))
-    done = run(monkeypatch, broker, "retained", "show", "a//b", "--tenant", "t")
+    done = run(monkeypatch, broker, "retained", verb, "a//b", "--tenant", "t")
     assert (done.exit_code, json.loads(done.output)) == (0, {"topic": "a//b"})
-    missing = run(monkeypatch, broker, "retained", "show", "x")
+    missing = run(monkeypatch, broker, "retained", verb, "x")
     assert (missing.exit_code, missing.output) == (1, "Error: there is no 'x\\x1b'\n")
     assert broker.asked == [
-        "GET /v1/retained?tenant=t&topic=a%2F%2Fb",
-        "GET /v1/retained?tenant=default&topic=x",
+        f"{method} /v1/retained?tenant=t&topic=a%2F%2Fb",
+        f"{method} /v1/retained?tenant=default&topic=x",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import socket
@@ -23,16 +24,19 @@ from starlette.routing import BaseRoute, Route
 from headrace.api.apart import ServedApart
 from headrace.api.app import application, bind, bind_unix
 from headrace.api.operations import DROP_SESSION, of_removals, of_sessions
+from headrace.api.posts import BODY_BYTES_MAX, PUBLISH, of_posts
 from headrace.api.resource import served
 from headrace.api.tokens import Tokens
 from headrace.core.homes import Homes
 from headrace.errors import BrokersOwn
+from headrace.mqtt.packets import Publish
 from headrace.services.paging import ByHome, Place, Rows, ShardRows
+from headrace.services.posts import Posts
 from headrace.services.removals import Removals
 from headrace.services.session_rows import Chosen, SessionRows
 from headrace.workers import overview
 from headrace.workers.member import Member
-from headrace.workers.overview import Overview, ask, socket_of
+from headrace.workers.overview import Answer, Overview, ask, socket_of
 
 PATIENCE_S = 60.0
 
@@ -369,3 +373,43 @@ def test_the_owner_of_the_home_that_is_away_is_503_for_one(runtime: Path) -> Non
     with listing(runtime, (1,)) as path:
         answer = ask(path, "GET", f"/v1/clients?tenant=t&client={quote(name, safe='')}", "Bearer secret")
         assert (answer.status, answer.kind) == (HTTPStatus.SERVICE_UNAVAILABLE, "application/problem+json")
+
+
+class Taken(Posts):
+    """Says which posts a worker was asked for."""
+
+    def __init__(self, index: int, asked: list[tuple[int, str, int]]) -> None:
+        super().__init__([])
+        self._index = index
+        self._asked = asked
+
+    async def publish(self, tenant: str, packet: Publish) -> dict[str, object]:
+        topic = packet.topic.decode()
+        self._asked.append((self._index, topic, len(packet.payload)))
+        return {"tenant": tenant, "topic": topic}
+
+
+def test_a_post_goes_whole_to_the_home_of_its_topic_and_one_that_names_none_is_refused_by_a_worker(
+    runtime: Path,
+) -> None:
+    (runtime / "tokens").write_text("secret\n")
+    asked: list[tuple[int, str, int]] = []
+    with ExitStack() as stack:
+        for index in range(2):
+            answers = {PUBLISH: of_posts(Taken(index, asked))[PUBLISH]}
+            stack.enter_context(worker(runtime, index, *served(Tokens(runtime / "tokens"), answers)))
+        path = stack.enter_context(node(runtime))
+
+        def post(body: bytes, token: str = "Bearer secret") -> Answer:
+            return ask(path, "POST", "/v1/publish?tenant=t", token, body)
+
+        sizes = {"t0": 3, "bc": 1000, "größe/日本": BODY_BYTES_MAX - 100}
+        for topic, size in sizes.items():
+            answer = post(json.dumps({"topic": topic, "text": size * "x"}).encode())
+            assert (answer.status, answer.json()) == (200, {"tenant": "t", "topic": topic})
+        homes = Homes(2)
+        assert asked == [(homes.of_topic("t", topic), topic, size) for topic, size in sizes.items()]
+        for body in (b"", b"{", b'{"topic": 1}', b'{"topic": "a/#"}'):
+            assert (post(body).status, post(body, "").status) == (400, 401)
+        assert post(bytes(BODY_BYTES_MAX + 1)).status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    assert len(asked) == len(sizes)

@@ -147,6 +147,15 @@ class Router(Offering):
             targets = self._with_groups(tenant, message, targets)
         return self._route_qos0(tenant, message, targets, packet, publisher)
 
+    def route_live(self, tenant: Commons, message: Message) -> i64:
+        """Give a message at QoS 0 that came over no connection to the sessions of its topic, as `route_qos0` does."""
+        if self.others is not None:
+            self.others.passed_live(message, None, None)
+        targets = tenant.tree.match(message.topic)
+        if tenant.shared_tree.count:
+            targets = self._with_groups(tenant, message, targets)
+        return self._route_qos0(tenant, message, targets, None, None)
+
     def _route_qos0(
         self,
         tenant: Commons,
