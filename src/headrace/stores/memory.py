@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
 
 from headrace.core.ports.queue_store import (
     ABSENT,
@@ -23,18 +22,6 @@ from headrace.core.ports.queue_store import (
     QueueName,
     QueueStore,
     StoreCapabilities,
-)
-
-MEMORY_CAPABILITIES: Final = StoreCapabilities(
-    "memory",
-    atomic_put=True,
-    dense_ids=True,
-    tells_primary=True,
-    waits_for_replicas=False,
-    forgets_ms=0,
-    entry_bytes_max=64 << 20,
-    put_bytes_max=1 << 20,
-    put_entries_max=256,
 )
 
 
@@ -65,10 +52,23 @@ class MemoryStream:
 
 
 class MemoryStore(QueueStore):
-    """Streams in memory. `bytes_max`: of all entries; beyond it puts are refused, so that it costs a known amount."""
+    """Streams in memory. `bytes_max`: of all entries; beyond it puts are refused, so that it costs a known amount.
+    `forgets_ms`: what it says that it may lose, for tests."""
 
-    def __init__(self, bytes_max: int = 64 << 20) -> None:
-        super().__init__(MEMORY_CAPABILITIES)
+    def __init__(self, bytes_max: int = 64 << 20, forgets_ms: int = 0) -> None:
+        super().__init__(
+            StoreCapabilities(
+                "memory",
+                atomic_put=True,
+                dense_ids=True,
+                tells_primary=True,
+                waits_for_replicas=False,
+                forgets_ms=forgets_ms,
+                entry_bytes_max=64 << 20,
+                put_bytes_max=1 << 20,
+                put_entries_max=256,
+            )
+        )
         self.streams: dict[QueueName, MemoryStream] = {}
         self.contexts: dict[tuple[str, str, str], Context] = {}
         self.bytes_max = bytes_max
@@ -79,10 +79,13 @@ class MemoryStore(QueueStore):
     def room(self) -> int:
         return max(1, self.bytes_max - self.bytes)
 
-    def deliver(self) -> None:
-        """Give the answers that are due, and those to what is asked for meanwhile."""
+    def deliver(self) -> int:
+        """Give the answers that are due, and those to what is asked for meanwhile; return how many there were."""
+        count = 0
         while self._answers:
             self._answers.popleft()()
+            count += 1
+        return count
 
     def wipe(self) -> None:
         """Forget everything, as an engine does that starts without its files."""

@@ -80,10 +80,10 @@ def read(harness: Stored, client: Client) -> list[bytes]:
         for packet_id, payload, _, _ in came:
             found.append(payload)
             client.ack(packet_id)
-        harness.store.deliver()
+        answers = harness.store.deliver()
         harness.advance(0.02)
         client.drain()
-        if not came and not client.packets:
+        if not came and not client.packets and not answers:
             break
     return found
 

@@ -105,7 +105,7 @@ def test_a_window_without_an_end_lets_nothing_go() -> None:
 
 def test_no_window_is_shorter_than_what_the_store_forgets() -> None:
     shard = Shard(window_ms=0)
-    shard.store.capabilities.forgets_ms = 2000
+    shard.store = MemoryStore(forgets_ms=2000)
     shard.storing = Storing(shard.store, shard, shard.clock, StoringSettings("0a", 0))
     shard.storing.begin(shard.queue)
     shard.pass_ms(0)
