@@ -219,9 +219,22 @@ class OwnedShard:
         while self.broker.leave(LEAVE_AT_ONCE):
             self._around.worker.request_tick()
             await asyncio.sleep(0)
+        self._rest_stores()
+
+    def _rest_stores(self) -> None:
+        """Hear nothing of the stores any more, and ask them for nothing: else a long queue that is being put would keep
+        the journal busy."""
+        for share in self._shares:
+            share.close()
+        self._shares = []
+        if self.broker.stored is not None:
+            self.broker.stored.rest()
 
     def unwatch(self) -> None:
         """Hear nothing of the storage any more: it is about to be closed, which may be done on another thread."""
+        self._rest_stores()
+        if self.broker.stored is not None:
+            self.broker.stored.let_go()
         self.storage.unwatch()
 
     def close_sessions(self) -> None:
@@ -229,6 +242,7 @@ class OwnedShard:
         if self.failure is None:
             self.broker.sessions.stop()
             self.broker.devices.stop()
+        self._rest_stores()
 
     async def snapshot(self) -> None:
         """Write the state down, so that the next start replays nothing."""
@@ -244,8 +258,6 @@ class OwnedShard:
     def close(self) -> None:
         """Give up the storage."""
         self.rest()
-        for share in self._shares:
-            share.close()
         self.storage.close()
 
 

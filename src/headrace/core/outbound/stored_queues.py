@@ -171,6 +171,7 @@ class StoredQueues(QueueReader, Stores):
         if known is not None:
             self._moving.pop(known, None)
             known.storing.end(known.queue)
+            known.part()
 
     def consumed(self, known: StoredSession, floor: i64) -> None:
         """Note that what is below the floor of a queue is durably finished."""
@@ -206,6 +207,20 @@ class StoredQueues(QueueReader, Stores):
     def lives(self, incarnation: int) -> bool:
         """Return whether there is a session of this incarnation, or its end is not durable yet."""
         return incarnation in self._fold.by_incarnation or incarnation in self._fold.departing
+
+    def rest(self) -> None:
+        """Ask the stores for nothing more: nobody is connected, and the shard is given up, or the process stops. What was
+        put and not answered is found out at the next start."""
+        self.storings = []
+
+    def let_go(self) -> None:
+        """Refer to nothing any more, so that nothing of the shard stays."""
+        self.rest()
+        for known in self._known.values():
+            known.queue.ended = True
+            known.part()
+        self._known, self._soon, self._moving = {}, {}, {}
+        self._of_type = {}
 
     # Turns
 

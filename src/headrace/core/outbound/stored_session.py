@@ -35,6 +35,9 @@ READ_AHEAD: Final = 32  # entries that are asked for in one read
 READ_BYTES: Final = 1 << 20  # of messages that are asked for in one read, where their sizes are known
 
 
+NOBODY: Final = Waiting()  # whose queue it is that has ended: it is asked nothing
+
+
 def entry_of(ref: int, message: Message) -> bytes:
     """Return what a store keeps of an entry of a queue."""
     out = BytesWriter()
@@ -219,6 +222,11 @@ class StoredSession(Waiting):
         waiting = self.reader.waiting
         if waiting is not None:
             waiting.wake(self.session)
+
+    def part(self) -> None:
+        """Be referred to by the policy's queue no more: the session has ended, or its shard is given up. Answers that are
+        under way find the queue ended."""
+        self.queue.waiting = NOBODY
 
     def forget_read(self) -> None:
         """Forget what was read and not sent: nobody is connected."""

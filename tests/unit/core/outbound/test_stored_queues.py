@@ -3,12 +3,14 @@ forget, and that everything comes back as it would without a store."""
 
 from __future__ import annotations
 
+import gc
 from random import Random
 
 import pytest
 
 from harness import Client, Harness
 from headrace.core.outbound.stored_queues import Placed, homeless
+from headrace.core.outbound.stored_session import StoredSession
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
 from headrace.core.records.record import ACKED, DROP_STORE_FORGOT, Progress
@@ -302,3 +304,42 @@ def test_a_store_that_is_full_leaves_the_queue_to_the_journal() -> None:
     harness.forget()
     assert read(harness, harness.client("sub")) == payloads
     assert harness.session("sub").dropped is None
+
+
+def census() -> int:
+    """How many queues of sessions with a store there are in the process."""
+    return sum(isinstance(found, StoredSession) for found in gc.get_objects())
+
+
+def test_nothing_of_a_queue_is_left_when_its_session_has_ended_or_its_shard_is_given_up() -> None:
+    gc.collect()
+    before = census()
+    harness = Stored()
+    harness.away("one")
+    harness.away("two")
+    publish(harness, 10)
+    harness.pass_s()
+    assert census() == before + 2
+    gc.disable()
+    try:
+        harness.client("one", clean=True)
+        harness.pass_s()
+        assert census() == before + 1
+        stored = harness.broker.stored
+        assert stored is not None
+        stored.let_go()
+        assert census() == before
+    finally:
+        gc.enable()
+
+
+def test_a_shard_that_rests_asks_its_stores_for_nothing() -> None:
+    harness = Stored()
+    harness.away("sub")
+    publish(harness, 10)
+    stored = harness.broker.stored
+    assert stored is not None
+    stored.rest()
+    harness.pass_s()
+    assert harness.store.streams == {}
+    assert not stored.go_on()
