@@ -33,6 +33,7 @@ from headrace.net.address import Address, parse
 from headrace.storage.kafka.cluster_state import RECORD_BYTES_MAX
 from headrace.storage.kafka.cluster_url import BadClusterUrl, ClusterUrl
 from headrace.stores.placing import Placing
+from headrace.stores.placing import Rule as PlacingRule
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -165,6 +166,15 @@ class FramesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     visibility_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0  # for so long a consumer may hold a message
 
 
+class QueueRuleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A `[[queues.rules]]`: sessions that have another store than their type. What is left out fits all."""
+
+    store: str  # journal, or the address of a Redis
+    tenant: str = ""
+    type: str = ""  # device or application
+    clients: str = ""  # a shell pattern of client ids
+
+
 class QueuesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What keeps the long backlogs of sessions that are away: the journal, or a store beside it (ADR 0034)."""
 
@@ -172,6 +182,12 @@ class QueuesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     application: str = "journal"  # of those of the type APPLICATION
     # For so long the journal keeps what a store has, too, since that may forget it; "always": for ever.
     window_s: Seconds | Literal["always"] = 60.0
+    rules: tuple[QueueRuleConfig, ...] = ()  # the first that fits a session counts
+
+    def placing(self) -> Placing:
+        """Return what says which session has which store."""
+        rules = [PlacingRule(one.store, one.tenant, one.type, one.clients) for one in self.rules]
+        return Placing(self.device, self.application, tuple(rules))
 
 
 class AccessConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -642,14 +658,22 @@ def without_secrets(config: Config) -> Config:
         for key, value in config.pipeline.spark.items()
     }
     pipeline = msgspec.structs.replace(config.pipeline, spark=spark)
-    queues = msgspec.structs.replace(
-        config.queues,
-        device=_without_password(config.queues.device),
-        application=_without_password(config.queues.application),
-    )
+    queues = _without_passwords(config.queues)
     directory = msgspec.structs.replace(config.directory, url=_without_password(config.directory.url))
     return msgspec.structs.replace(
         config, bridge=bridges, pipeline=pipeline, queues=queues, directory=directory
+    )
+
+
+def _without_passwords(queues: QueuesConfig) -> QueuesConfig:
+    """Return the stores with `HIDDEN` in the place of their passwords."""
+    return msgspec.structs.replace(
+        queues,
+        device=_without_password(queues.device),
+        application=_without_password(queues.application),
+        rules=tuple(
+            msgspec.structs.replace(rule, store=_without_password(rule.store)) for rule in queues.rules
+        ),
     )
 
 
@@ -756,7 +780,7 @@ def cluster_start_us(text: str) -> int:
 
 def _wrong_queues(queues: QueuesConfig) -> Iterator[InvalidKey]:
     """Yield what is wrong with the stores of queues."""
-    for key, why in Placing(queues.device, queues.application).mistakes():
+    for key, why in queues.placing().mistakes():
         yield InvalidKey(f"queues.{key}", why)
 
 

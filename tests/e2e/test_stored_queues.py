@@ -298,6 +298,27 @@ def test_a_store_that_has_something_cannot_be_left_out_of_the_configuration(
     broker.start()  # nothing lies there any more
 
 
+def test_rules_place_queues_by_client_and_a_password_comes_from_a_file(
+    brokers: Brokers, servers: RedisServers, tmp_path: Path
+) -> None:
+    one, other = servers.single(), servers.single("--requirepass", "s3cret")
+    other.password = "s3cret"
+    (tmp_path / "password").write_text("s3cret\n", encoding="utf-8")
+    address = f"redis://{other.place}?password_file={tmp_path / 'password'}"
+    rules = f'[{{store = "{address}", clients = "meter-*"}}, {{store = "journal", clients = "quiet"}}]'
+    broker = brokers(stored_in(one) | {"queues.rules": rules}).start()
+    for name in ("away", "meter-1", "quiet"):
+        subscribe_and_leave(broker, name, "t/#")
+    deliver(broker, "t/a", 0, 100)
+    wait_until(lambda: figure(broker, "store_let_go_total") >= 200, "let go of by the journal", 30.0)
+    assert len(one.ask("KEYS", "headrace:{default/away}:*:*:*")) == 1
+    assert len(other.ask("KEYS", "headrace:{default/meter-1}:*:*:*")) == 1
+    assert one.ask("KEYS", "*quiet*") == other.ask("KEYS", "*quiet*") == []
+    broker.crash()
+    for name in ("away", "meter-1", "quiet"):
+        assert numbers_of(broker, name, 100) == list(range(100))
+
+
 def test_whoever_keeps_up_costs_the_store_nothing(brokers: Brokers, servers: RedisServers) -> None:
     server = servers.single()
     broker = brokers(stored_in(server)).start()
@@ -324,7 +345,10 @@ def test_whoever_keeps_up_costs_the_store_nothing(brokers: Brokers, servers: Red
         ("queues.application", "hbase://127.0.0.1"),
         ("queues.application", "redis://h:port"),
         ("queues.window_s", "-1"),
-        ("queues.rules", "[]"),
+        ("queues.rules", '[{store = "kafka://127.0.0.1:9092", tenant = "t"}]'),
+        ("queues.rules", '[{store = "journal"}]'),
+        ("queues.rules", '[{store = "journal", type = "gadget"}]'),
+        ("queues.rules", '[{tenant = "t"}]'),
     ],
 )
 def test_what_is_no_store_is_refused_with_its_key(key: str, value: str) -> None:

@@ -34,7 +34,7 @@ from headrace.core.outbound.journal_queues import JournalQueues
 from headrace.core.outbound.removing import Removing
 from headrace.core.outbound.retained_replay import RetainedReplay
 from headrace.core.outbound.routing import Router
-from headrace.core.outbound.stored_queues import Placed, StoredQueues
+from headrace.core.outbound.stored_queues import Choosing, Placed, StoredQueues
 from headrace.core.outbound.system_topics import SystemTopics
 from headrace.core.outbound.unread import Unread
 from headrace.core.ports.journal import JournalPort
@@ -187,10 +187,13 @@ class Broker(BatchListener):
         self.fold.count_owned_in(self.worker.owned, self.worker.owned_devices)
         return neighbours
 
-    def keep_queues_in(self, placed: list[Placed], settings: StoringSettings) -> None:
-        """Have long queues lie in stores from now on; to be called once the state is recovered."""
+    def keep_queues_in(self, placed: list[Placed], choosing: Choosing, settings: StoringSettings) -> None:
+        """Have long queues lie in stores from now on, in those that `choosing` says; to be called once the state is
+        recovered."""
         delivery = self.delivery
-        stored = StoredQueues(self.fold, self.commit, delivery.reader, self.worker, placed, settings)
+        stored = StoredQueues(
+            self.fold, self.commit, delivery.reader, self.worker, placed, choosing, settings
+        )
         self.stored = delivery.reader = delivery.stores = stored
 
     def leave(self, most: int) -> bool:

@@ -25,6 +25,7 @@ from headrace.core.records.record import (
     KIND_MESSAGE,
     KIND_NONE,
     LET_GO,
+    PLACED,
     PROGRESS_SUBKINDS,
     RECEIVED,
     RELEASED,
@@ -52,6 +53,7 @@ _PROGRESS_ORDER: Final[list[int]] = [  # a list: mypyc walks a tuple of constant
     SHARED_DRAWN,
     SHARED_FINISHED,
     SHARED_RECEIVED,
+    PLACED,
     STORED,
     LET_GO,
 ]
@@ -354,6 +356,9 @@ class GroupCommit:
     def stored(self, incarnation: i64, generation: i64, first: i64, up_to: i64) -> None:
         self._pair(STORED, incarnation, generation)
         self._pair(STORED, first, up_to)
+
+    def placed(self, incarnation: i64, store: i64) -> None:
+        self._pair(PLACED, incarnation, store)
 
     def let_go(self, incarnation: i64, up_to: i64) -> None:
         self._pair(LET_GO, incarnation, up_to)

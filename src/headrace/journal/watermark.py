@@ -13,7 +13,8 @@ always whole.
     `durability=fsync`
     48   4  epoch
     52   1  version, 1; 2 once it has been one of several shards, whose journals hold records of streams between them;
-            3 once a store of queues was configured, which the journal may have been let go of what is in;
+            4 once a store of queues was configured, which the journal may have been let go of what is in; 3, of a version
+            that did not write down which store that is;
             255 where there is no journal here, but several in the directories below (ADR 0019)
     53   3  zero
     56   8  largest timestamp of the last batch below the high watermark, microseconds since 1970
@@ -52,7 +53,7 @@ from headrace.journal.errors import CorruptFile, NoJournal, ShardedDirectory, Un
 NAME = "watermark"
 VERSION = 1
 STREAMS_VERSION = 2  # a headrace that knows no streams refuses the journal
-STORES_VERSION = 3  # one that knows no stores of queues does
+STORES_VERSION = 4  # one that knows no stores of queues does
 SHARDED = (
     255  # no version will be it: what is older refuses the directory, since it is newer than it can read
 )

@@ -24,7 +24,6 @@ from headrace.services.access import AccessSettings
 from headrace.services.audit import Audit
 from headrace.services.doors import DoorSettings
 from headrace.storage.embedded.storage import EmbeddedSettings
-from headrace.stores.placing import JOURNAL
 
 # Limits that nobody keeps where access control is off.
 OF_ACCESS = ("messages_per_s", "user_messages_per_s", "user_connections_max", "user_subscriptions_max")
@@ -116,7 +115,7 @@ def wish(config: Config) -> Wish:
 def embedded_settings(config: Config, several: bool) -> EmbeddedSettings:
     """Return what the journal of each shard is told. `several`: there are other shards, which it has streams to."""
     journal = config.journal
-    stores = any(where != JOURNAL for where in (config.queues.device, config.queues.application))
+    stores = bool(config.queues.placing().stores())
     settings = replace(log_settings(config), streams=several, stores=stores)
     return EmbeddedSettings(settings, journal.snapshot_interval_bytes, journal.snapshot_interval_s)
 

@@ -55,7 +55,7 @@ from headrace.journal.log import DIRECTORY, LogSettings, SegmentedLog
 from headrace.journal.segment import Batch, SegmentHeader, seed_of, split_records
 from headrace.journal.snapshot import SnapshotWriter, newest_chain
 from headrace.journal.watermark import NAME as WATERMARK
-from headrace.journal.watermark import STORES_VERSION, WatermarkState
+from headrace.journal.watermark import STREAMS_VERSION, WatermarkState
 from headrace.mqtt.topics import split_share
 from headrace.storage.embedded.local import LocalJournal
 from headrace.storage.embedded.recovery import load
@@ -243,8 +243,8 @@ def _check_consumers(log: SegmentedLog) -> None:
 
 def _check_stores(log: SegmentedLog, report: Report) -> None:
     """Refuse while a store has what waits for sessions: the shards to come would not know of it. Raises NotResharded."""
-    if log.version < STORES_VERSION:
-        return
+    if log.version <= STREAMS_VERSION:
+        return  # no store was ever configured
     named = [
         session.client_id
         for session in folded(log, report).in_stores.values()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Final
 
 from headrace.stores.redis import address as redis_address
@@ -46,7 +47,7 @@ class Placing:
     rules: tuple[Rule, ...] = ()
 
     def store_of(self, tenant: str, session_type: str, client_id: str) -> str:
-        """Return the store of a session. It is asked for once, when a session is opened: what it has stays there."""
+        """Return the store that a session is to have."""
         for rule in self.rules:
             if rule.fits(tenant, session_type, client_id):
                 return rule.store
@@ -64,13 +65,41 @@ class Placing:
             named.append((f"rules[{number}].store", rule.store))
             if rule.session_type not in ("", *TYPES):
                 why = f"{rule.session_type!r} is neither device nor application"
-                yield f"rules[{number}].session_type", why
+                yield f"rules[{number}].type", why
             if not (rule.tenant or rule.session_type or rule.client_ids):
                 yield f"rules[{number}]", "it fits every session: name the store as device and application"
+        names: dict[str, str] = {}
         for key, store in named:
             why = mistake_in(store)
+            if not why and store != JOURNAL:
+                why = _shared_name(names, store)
             if why:
                 yield key, why
+
+    def types(self) -> list[str]:
+        """Return the types of sessions of which some may have a store."""
+        found = [
+            kind
+            for kind, store in ((DEVICE, self.device), (APPLICATION, self.application))
+            if store != JOURNAL
+        ]
+        for rule in self.rules:
+            if rule.store != JOURNAL:
+                found += [rule.session_type] if rule.session_type else TYPES
+        return list(dict.fromkeys(found))
+
+
+def _shared_name(names: dict[str, str], store: str) -> str:
+    """Return what is wrong with the name of a store among those of others, "" if nothing is, and note it."""
+    name = redis_address.parse(store).name
+    if names.setdefault(name, store) != store:
+        return f"two addresses have the name {name!r}: the journal could not tell which store has what"
+    return ""
+
+
+def digest_of(name: str) -> int:
+    """Return the digest of a store's name, as the journal has it: of 62 bits, never 0."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little") >> 2 or 1
 
 
 def mistake_in(store: str) -> str:

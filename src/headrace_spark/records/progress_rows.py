@@ -21,6 +21,7 @@ from headrace.core.records.record import (
     DROPPED,
     KIND_PROGRESS,
     LET_GO,
+    PLACED,
     PROGRESS_WIDTH,
     RECEIVED,
     RELEASED,
@@ -53,7 +54,7 @@ _FIELDS: Final[dict[int, tuple[str, tuple[str, ...]]]] = {
     BOUND: ("bound", ("incarnation", "serial", "packet_id")),
 }
 # Where what waits lies, in pages of references or in a store: no news of any message.
-_PLACES: Final = (BACKLOG_PAGE, SHARED_BACKLOG_PAGE, STORED, LET_GO)
+_PLACES: Final = (BACKLOG_PAGE, SHARED_BACKLOG_PAGE, STORED, LET_GO, PLACED)
 
 
 def record_batches(chunk: Chunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -15,6 +15,7 @@ from headrace.core.records.record import (
     DROP_EXPIRED,
     DROPPED,
     LET_GO,
+    PLACED,
     RECEIVED,
     RELEASED,
     SENT_LIMIT,
@@ -101,6 +102,7 @@ def progress(subkind: int, *values: int, timestamp_us: int = MIDNIGHT_US) -> Pro
         ),
         (progress(STORED, 9, 1, 1, 500), []),
         (progress(LET_GO, 9, 500), []),
+        (progress(PLACED, 9, 1 << 60), []),
     ],
 )
 def test_every_kind(record: Progress, expected: list[dict[str, Any]]) -> None:

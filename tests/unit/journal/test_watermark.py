@@ -51,13 +51,13 @@ def test_no_file_and_no_whole_slot(tmp_path: Path) -> None:
 
 
 def test_a_version_is_kept_and_a_newer_one_refused(tmp_path: Path) -> None:
-    for version in (1, 2, 3):
+    for version in (1, 2, 3, 4):
         page = WatermarkState(UUID, 1, 0, 0, version=version).pack_page()
         assert page[52] == version
         (tmp_path / "watermark").write_bytes(page)
         assert read_state(DISK, tmp_path).version == version
-    (tmp_path / "watermark").write_bytes(WatermarkState(UUID, 1, 0, 0, version=4).pack_page())
-    with pytest.raises(UnsupportedFormat, match="reads up to 3"):
+    (tmp_path / "watermark").write_bytes(WatermarkState(UUID, 1, 0, 0, version=5).pack_page())
+    with pytest.raises(UnsupportedFormat, match="reads up to 4"):
         read_state(DISK, tmp_path)
 
 

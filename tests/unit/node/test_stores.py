@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from harness import Harness
-from headrace.config import InvalidKey, QueuesConfig
+from headrace.config import InvalidKey, QueueRuleConfig, QueuesConfig
+from headrace.core.state.session import APPLICATION, DEVICE
 from headrace.core.storing.storing import ALWAYS
 from headrace.errors import ConfigError
 from headrace.node.stores import OpenStores
@@ -54,11 +55,11 @@ def test_two_types_with_one_address_share_a_store_that_is_named_without_its_pass
         assert stores.window_ms == 1500
         harness = Harness()
         shares = stores.lend(harness.broker, UUID)
-        assert len(shares) == 2
+        assert len(shares) == 1
         assert harness.broker.stored is not None
         (figures,) = stores.figures()
         assert figures.name == "redis://127.0.0.1:1,127.0.0.1:2"
-        assert len(figures.counters) == 2
+        assert len(figures.counters) == 1
         assert not figures.usable
         assert stores.trouble.startswith("redis://127.0.0.1:1,127.0.0.1:2: ")
         assert "s3cret" not in stores.trouble
@@ -66,6 +67,31 @@ def test_two_types_with_one_address_share_a_store_that_is_named_without_its_pass
             share.close()
 
     with_stores(QueuesConfig(device=NOWHERE, application=NOWHERE, window_s=1.5), look)
+
+
+def test_rules_say_which_session_has_which_store() -> None:
+    rules = (
+        QueueRuleConfig(store="journal", tenant="quiet"),
+        QueueRuleConfig(store="redis://127.0.0.1:3", clients="meter-*"),
+    )
+
+    def look(stores: OpenStores) -> None:
+        harness = Harness()
+        assert len(stores.lend(harness.broker, UUID)) == 2
+        assert [one.name for one in stores.figures()] == [
+            "redis://127.0.0.1:1,127.0.0.1:2",
+            "redis://127.0.0.1:3",
+        ]
+        chosen = stores.choosing
+        first = chosen.store_of("default", DEVICE, "x")
+        second = chosen.store_of("default", APPLICATION, "meter-1")
+        assert first
+        assert second not in (0, first)
+        assert chosen.store_of("quiet", DEVICE, "meter-1") == 0
+        assert chosen.store_of("default", APPLICATION, "x") == 0
+        assert set(chosen.types) == {DEVICE, APPLICATION}
+
+    with_stores(QueuesConfig(device=NOWHERE, rules=rules), look)
 
 
 def test_the_window_may_never_end() -> None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.outbound.delivery import Stores
-from headrace.core.outbound.stored_session import StoredSession
+from headrace.core.outbound.stored_session import NOBODY, StoredSession
 from headrace.core.ports.journal import Absent
 from headrace.core.ports.link import WorkerPort
 from headrace.core.ports.queue_reader import QueueReader
@@ -25,6 +25,7 @@ from headrace.core.records.message import Message
 from headrace.core.state.session import Session
 from headrace.core.state.state import Fold
 from headrace.core.storing.notes import StoreNotes, StoringSettings
+from headrace.core.storing.rows import StoredRows
 from headrace.core.storing.stored_queue import StoredQueue
 from headrace.core.storing.storing import Storing
 
@@ -73,13 +74,26 @@ class Woken(StoreListener):
 
 
 class Placed:
-    """A store, and the type of sessions that have their queues in it. `name` is what it is called where people read it,
-    without a password."""
+    """A store that queues may be placed in. `digest` is that of its name, never 0; `name` is what it is called where
+    people read it, without a password."""
 
-    def __init__(self, session_type: int, name: str, store: QueueStore) -> None:
-        self.session_type = session_type
+    def __init__(self, digest: int, name: str, store: QueueStore) -> None:
+        self.digest = digest
         self.name = name
         self.store = store
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Choosing:
+    """Says which store a session is to have. `types`: those of sessions of which some have one."""
+
+    def __init__(self, types: list[int]) -> None:
+        self.types = types
+
+    def store_of(self, tenant: str, session_type: int, client_id: str) -> int:
+        """Return the digest of the store that a session is to have, 0: none. Asked when a session has waited for long
+        enough, at most once a second for each."""
+        raise NotImplementedError
 
 
 class StoredQueues(QueueReader, Stores):
@@ -92,10 +106,11 @@ class StoredQueues(QueueReader, Stores):
         journal: QueueReader,
         worker: WorkerPort,
         placed: list[Placed],
+        choosing: Choosing,
         settings: StoringSettings,
     ) -> None:
-        """Begin with the queues of which the journal says that a store has something. Those of a type of session that
-        has no store here are for `homeless`."""
+        """Begin with the queues of which the journal says that a store has something. Those whose store is not here are
+        for `homeless`."""
         self._fold = fold
         self._commit = commit
         self._journal = journal
@@ -103,7 +118,8 @@ class StoredQueues(QueueReader, Stores):
         self.waiting = journal.waiting
         self._long: i64 = 2 * worker.settings.backlog_page
         self.storings: list[tuple[str, Storing]] = []
-        self._of_type: dict[int, Storing] = {}
+        self._choosing = choosing
+        self._of_digest: dict[int, Storing] = {}
         self._names: dict[int, str] = {}
         self._known: dict[int, StoredSession] = {}  # by incarnation
         self._soon: dict[Session, int] = {}  # when they may be put, soonest first
@@ -113,27 +129,42 @@ class StoredQueues(QueueReader, Stores):
             storing = Storing(one.store, _Notes(self), worker.clock, settings)
             one.store.listener = Woken(storing, worker)
             self.storings.append((one.name, storing))
-            self._of_type[one.session_type] = storing
-            self._names[one.session_type] = one.name
+            self._of_digest[one.digest] = storing
+            self._names[one.digest] = one.name
         for session in list(fold.in_stores.values()):
             self._adopt(session)
 
     def _adopt(self, session: Session) -> None:
         """Go on with a queue of which a store has something."""
-        storing = self._of_type.get(session.session_type)
+        digest = digest_of(session, self._choosing)
+        storing = self._of_digest.get(digest)
         if storing is None:
             return
-        known = self._make(session, storing)
+        known = self._make(session, storing, digest)
         storing.adopt(known.queue)
         storing.consumed(known.queue, known.queue.floor)
         self._moving[known] = None
 
-    def _make(self, session: Session, storing: Storing) -> StoredSession:
+    def _make(self, session: Session, storing: Storing, digest: int) -> StoredSession:
         known = StoredSession(session, storing, self._journal, self._long)
-        known.queue.rows.store = self._names[session.session_type]
+        rows = known.queue.rows
+        rows.store = self._names[digest]
+        if rows.placed != digest:
+            self._leave(session, rows)
+            rows.place(digest)
+            session.changed = True
+            self._commit.placed(session.incarnation, digest)
         self._known[session.incarnation] = known
         self._fold.in_stores[session.incarnation] = session
         return known
+
+    def _leave(self, session: Session, rows: StoredRows) -> None:
+        """Delete what the store of before has of a queue, where it is here: the journal has all of it."""
+        storing = self._of_digest.get(rows.placed)
+        if storing is not None:
+            queue = StoredQueue(session.tenant.name, session.client_id, session.incarnation, NOBODY)
+            queue.rows.load(rows.fields())
+            storing.end(queue)
 
     # QueueReader
 
@@ -161,7 +192,7 @@ class StoredQueues(QueueReader, Stores):
             self._soon[session] = self._worker.clock.mono_ms + AWAY_MS
 
     def _may_have_store(self, session: Session) -> bool:
-        return session.session_type in self._of_type and session.persistent and not session.stands_in
+        return session.session_type in self._choosing.types and session.persistent and not session.stands_in
 
     # What takes effect
 
@@ -220,7 +251,7 @@ class StoredQueues(QueueReader, Stores):
             known.queue.ended = True
             known.part()
         self._known, self._soon, self._moving = {}, {}, {}
-        self._of_type = {}
+        self._of_digest = {}
 
     # Turns
 
@@ -253,14 +284,20 @@ class StoredQueues(QueueReader, Stores):
             if self._soon[session] > now_ms:
                 break
             del self._soon[session]
-            storing = self._of_type.get(session.session_type)
-            if storing is None or session.ended or session.incarnation in self._known:
-                continue
-            queue = session.queue
-            if queue is None or queue.backlog.count == 0:
-                continue
-            if session.link is None or queue.backlog.count >= self._long:
-                storing.begin(self._make(session, storing).queue)
+            if not session.ended and session.incarnation not in self._known:
+                self._begin(session)
+
+    def _begin(self, session: Session) -> None:
+        """Put what waits for a session into its store, if it has one and its client is away, or far behind."""
+        queue = session.queue
+        if queue is None or queue.backlog.count == 0:
+            return
+        if session.link is not None and queue.backlog.count < self._long:
+            return
+        digest = digest_of(session, self._choosing)
+        storing = self._of_digest.get(digest)
+        if storing is not None:
+            storing.begin(self._make(session, storing, digest).queue)
 
     def _note_floors(self) -> None:
         """Tell the policy of what is finished, once that is durable. Queues whose clients are away move no further."""
@@ -327,11 +364,25 @@ class _Consumed(Deferred):
         self._stored.consumed(self._known, self._floor)
 
 
-def homeless(fold: Fold, types: list[int]) -> Session | None:
-    """Return a session of which a store alone has something, and whose type has no store any more; None if there is
-    none. `types`: those that have one."""
+def is_in_store_alone(session: Session) -> bool:
+    """Return whether the journal need not have something that a session waits for."""
+    queue = session.queue
+    return queue is not None and queue.let_go() >= queue.floor()
+
+
+def digest_of(session: Session, choosing: Choosing) -> int:
+    """Return the digest of the store that a session's queue lies in, or is to lie in; 0: it has none. While a store alone
+    has something of it, it stays there; else it is chosen again."""
+    queue = session.queue
+    if queue is not None and queue.rows is not None and queue.rows.placed and is_in_store_alone(session):
+        return queue.rows.placed
+    return choosing.store_of(session.tenant.name, session.session_type, session.client_id)
+
+
+def homeless(fold: Fold, digests: list[int], choosing: Choosing) -> Session | None:
+    """Return a session of which a store alone has something that is not among those with these digests; None if there is
+    none."""
     for session in fold.in_stores.values():
-        queue = session.queue
-        if queue is not None and session.session_type not in types and queue.let_go() >= queue.floor():
+        if is_in_store_alone(session) and digest_of(session, choosing) not in digests:
             return session
     return None

@@ -33,6 +33,8 @@ kind 3, PROGRESS: what became of messages. The same 16-byte header, then packed 
  12 stored: a store has what a session waits for, without a gap, in the stream of a generation (incarnation, generation,
     first serial, last serial)*
  13 let go: the journal need not keep what a session waits for, up to a serial number (incarnation, serial)*
+ 14 placed: the store that a session's queue lies in, by the digest of its name (incarnation, digest)*; without it that of
+    its type
 
 kind 4, QUEUE: devices of frames, and their topic queues (`queue_record`).
 
@@ -83,7 +85,8 @@ SHARED_BACKLOG_PAGE: Final = 10
 BOUND: Final = 11
 STORED: Final = 12
 LET_GO: Final = 13
-PROGRESS_SUBKINDS: Final = 14  # all but the pages are packed together, one record of each a batch
+PLACED: Final = 14
+PROGRESS_SUBKINDS: Final = 15  # all but the pages are packed together, one record of each a batch
 
 PROGRESS_WIDTH: Final = {
     ACKED: 2,
@@ -97,6 +100,7 @@ PROGRESS_WIDTH: Final = {
     BOUND: 3,
     STORED: 4,
     LET_GO: 2,
+    PLACED: 2,
 }
 
 # Packet ids towards subscribers: those that follow from serial numbers, and above them those that records give.

@@ -46,6 +46,7 @@ from headrace.core.records.record import (
     KIND_QUEUE,
     LET_GO,
     MESSAGE_HEADER_SIZE,
+    PLACED,
     PROGRESS_WIDTH,
     RECEIVED,
     RELEASED,
@@ -348,6 +349,8 @@ class Replay:
             self._fold.in_stores[session.incarnation] = session
         elif subkind == LET_GO:
             queue.stored_rows().note_let_go(value)
+        elif subkind == PLACED:
+            queue.stored_rows().place(value)
 
 
 def _put_into_queue(tenant: Tenant, message: Message) -> None:

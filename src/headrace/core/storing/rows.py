@@ -37,6 +37,7 @@ class StoredRows:
         self.extents: list[Extent] = []
         self.generation: i64 = 0
         self.let_go: i64 = 0
+        self.placed = 0  # the store, by the digest of its name; 0: that of the session's type
         self.store = ""  # what the store is called, while one is connected to; not in the fold
 
     def stored(self, generation: i64, first: i64, up_to: i64) -> list[Extent]:
@@ -54,6 +55,12 @@ class StoredRows:
         extents.append(Extent(generation, first, up_to))
         self.generation = max(self.generation, generation)
         return dropped
+
+    def place(self, digest: int) -> None:
+        """Note which store the queue lies in from now on. What another one has of it is a copy, which is left there."""
+        if self.placed not in (0, digest):
+            self.extents = []
+        self.placed = digest
 
     def note_let_go(self, up_to: i64) -> None:
         """Note that the journal need not keep anything up to a serial number."""
@@ -95,14 +102,17 @@ class StoredRows:
     def fields(self) -> list[object]:
         """Return the rows as they stand in a snapshot."""
         flat = [[int(found.generation), int(found.first), int(found.up_to)] for found in self.extents]
-        return [int(self.generation), int(self.let_go), flat]
+        return [int(self.generation), int(self.let_go), flat, self.placed]
 
     def load(self, fields: list[object]) -> None:
         """Take over the `fields` of another one."""
-        generation, let_go, flat = fields
+        generation, let_go, flat = fields[:3]
+        placed = fields[3] if len(fields) > 3 else 0  # an entry of before has no more
+        assert isinstance(placed, int)
         assert isinstance(generation, int)
         assert isinstance(let_go, int)
         assert isinstance(flat, list)
+        self.placed = placed
         self.generation = generation
         self.let_go = let_go
         self.extents = [Extent(numbers[0], numbers[1], numbers[2]) for numbers in flat]

@@ -2,8 +2,9 @@
 
 With `rediss://` it is spoken to over TLS. Of a cluster some of its nodes are enough; of a server and its replicas all of
 them are named, since whoever is the primary among them is asked. Options: `prefix` (of all keys, "headrace"),
-`password_file`, `replicas` (0: a server that once had some is believed without them), and for TLS `ca`, `certificate` and
-`key`, files in PEM.
+`password_file`, `replicas` (0: a server that once had some is believed without them), `name` (what the journal calls the
+store, else its places, database and prefix: with the name of before, it may be somewhere else), and for TLS `ca`,
+`certificate` and `key`, files in PEM.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 PORT: Final = 6379
-OPTIONS: Final = ("prefix", "password_file", "replicas", "ca", "certificate", "key")
+OPTIONS: Final = ("prefix", "password_file", "replicas", "name", "ca", "certificate", "key")
 _OF_TLS: Final = ("ca", "certificate", "key")
 
 Place = tuple[str, int]
@@ -33,6 +34,16 @@ class RedisAddress:
     prefix: str
     copies: bool
     tls: ssl.SSLContext | None
+    name: str
+
+    @property
+    def url(self) -> str:
+        """Return the address without what nobody should read over a shoulder."""
+        scheme = "redis" if self.tls is None else "rediss"
+        hosts = ",".join(
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.places
+        )
+        return f"{scheme}://{hosts}" + (f"/{self.database}" if self.database else "")
 
 
 def parse(url: str) -> RedisAddress:
@@ -51,15 +62,23 @@ def parse(url: str) -> RedisAddress:
         password = _read(options["password_file"])
     else:
         password = unquote(password)
+    places = tuple(_place(host) for host in hosts.split(","))
+    database, prefix = _database(path), options.get("prefix", "headrace")
     return RedisAddress(
-        places=tuple(_place(host) for host in hosts.split(",")),
+        places=places,
         username=unquote(username),
         password=password,
-        database=_database(path),
-        prefix=options.get("prefix", "headrace"),
+        database=database,
+        prefix=prefix,
         copies=_copies(options.get("replicas", "")),
         tls=_tls(options) if scheme == "rediss" else None,
+        name=options.get("name", "") or _name(places, database, prefix),
     )
+
+
+def _name(places: tuple[Place, ...], database: int, prefix: str) -> str:
+    """Return what a store is called that was given no name."""
+    return f"{','.join(sorted(f'{host}:{port}' for host, port in places))}/{database}?prefix={prefix}"
 
 
 def _options(query: str, *, is_tls: bool) -> dict[str, str]:

@@ -9,23 +9,41 @@ from random import Random
 import pytest
 
 from harness import Client, Harness
-from headrace.core.outbound.stored_queues import Placed, homeless
+from headrace.core.outbound.stored_queues import Choosing, Placed, digest_of, homeless
 from headrace.core.outbound.stored_session import StoredSession
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
 from headrace.core.records.record import ACKED, DROP_STORE_FORGOT, Progress
-from headrace.core.state.session import APPLICATION, DEVICE, Session
+from headrace.core.state.session import DEVICE, Session
 from headrace.core.storing.notes import StoringSettings
+from headrace.core.storing.rows import StoredRows
 from headrace.stores.memory import MemoryStore
 
 JOURNAL = "5f" * 16
 
 
+NEAR, FAR = 7, 8  # digests of the names of stores
+
+
+class Chosen(Choosing):
+    """Chooses one store for all DEVICEs."""
+
+    def __init__(self, digest: int) -> None:
+        super().__init__([DEVICE])
+        self.digest = digest
+
+    def store_of(self, tenant: str, session_type: int, client_id: str) -> int:
+        return self.digest if session_type == DEVICE else 0
+
+
 class Stored(Harness):
-    """A broker whose DEVICEs have a store. `forget` does to the journal what compaction and retention do at worst."""
+    """A broker whose DEVICEs have a store, `store` unless `choosing` says another one. `forget` does to the journal what
+    compaction and retention do at worst."""
 
     def __init__(self, settings: BrokerSettings | None = None) -> None:
         self.store = MemoryStore()
+        self.far = MemoryStore()
+        self.choosing = Chosen(NEAR)
         self.gone: set[int] = set()
         super().__init__(settings)
 
@@ -33,8 +51,8 @@ class Stored(Harness):
         super()._open(bodies)
         for offset in self.gone:
             self._take_away(offset)
-        placed = [Placed(DEVICE, "store", self.store)]
-        self.broker.keep_queues_in(placed, StoringSettings(JOURNAL, 0))
+        placed = [Placed(NEAR, "near", self.store), Placed(FAR, "far", self.far)]
+        self.broker.keep_queues_in(placed, self.choosing, StoringSettings(JOURNAL, 0))
         self.sync()
 
     def _take_away(self, offset: int) -> None:
@@ -45,6 +63,7 @@ class Stored(Harness):
         for _ in range(times):
             self.advance(seconds)
             self.store.deliver()
+            self.far.deliver()
             self.sync()
 
     def forget(self) -> None:
@@ -82,7 +101,7 @@ def read(harness: Stored, client: Client) -> list[bytes]:
         for packet_id, payload, _, _ in came:
             found.append(payload)
             client.ack(packet_id)
-        answers = harness.store.deliver()
+        answers = harness.store.deliver() + harness.far.deliver()
         harness.advance(0.02)
         client.drain()
         if not came and not client.packets and not answers:
@@ -285,14 +304,61 @@ def test_a_session_that_only_a_store_can_serve_is_named() -> None:
     harness = Stored()
     harness.away("sub")
     publish(harness, 10)
-    assert homeless(harness.broker.fold, []) is None
+    fold, chosen = harness.broker.fold, harness.choosing
+    assert homeless(fold, [], chosen) is None
     harness.pass_s()
-    fold = harness.broker.fold
-    assert homeless(fold, []) is harness.session("sub")
-    assert homeless(fold, [APPLICATION]) is harness.session("sub")
-    assert homeless(fold, [DEVICE]) is None
+    assert homeless(fold, [], chosen) is harness.session("sub")
+    assert homeless(fold, [FAR], Chosen(FAR)) is harness.session("sub")
+    assert homeless(fold, [NEAR], Chosen(FAR)) is None, "it stays where it is until it has been read"
     assert len(read(harness, harness.client("sub"))) == 10
-    assert homeless(fold, []) is None
+    assert homeless(fold, [], chosen) is None
+
+
+def test_a_queue_of_before_stores_were_written_down_lies_in_that_of_its_type() -> None:
+    harness = Stored()
+    harness.away("sub")
+    payloads = publish(harness, 10)
+    harness.pass_s()
+    rows = harness.session("sub").outbound().stored_rows()
+    assert rows.placed == NEAR
+    of_before = StoredRows()
+    of_before.load(rows.fields()[:3])
+    assert of_before.placed == 0
+    assert of_before.fields()[:3] == rows.fields()[:3]
+    harness.session("sub").outbound().rows = of_before
+    assert digest_of(harness.session("sub"), harness.choosing) == NEAR
+    of_before.place(NEAR)
+    assert of_before.held(1) == (10, 10), "it is the first time that this is said"
+    harness.session("sub").outbound().rows = rows
+    assert read(harness, harness.client("sub")) == payloads
+
+
+def test_a_queue_goes_to_another_store_once_nothing_lies_in_its_own_alone() -> None:
+    harness = Stored()
+    harness.away("sub")
+    payloads = publish(harness, 10)
+    harness.pass_s()
+    harness.choosing = Chosen(FAR)
+    harness.crash()
+    payloads += publish(harness, 10, 10)
+    harness.pass_s()
+    assert len(harness.store.streams) == 1
+    assert harness.far.streams == {}, "what only the first one has, has to be read first"
+    harness.forget()
+    assert read(harness, harness.client("sub")) == payloads
+    harness.pass_s()
+    harness.crash()
+    harness.client("sub").lose()
+    payloads = publish(harness, 10, 20)
+    harness.pass_s()
+    assert harness.store.streams == {}
+    assert len(harness.far.streams) == 1
+    harness.crash()
+    harness.pass_s()
+    harness.forget()
+    assert read(harness, harness.client("sub")) == payloads
+    harness.pass_s()
+    assert harness.far.streams == {}
 
 
 def test_a_store_that_is_full_leaves_the_queue_to_the_journal() -> None:

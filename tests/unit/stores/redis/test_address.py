@@ -65,3 +65,17 @@ def test_a_password_is_not_in_the_words() -> None:
     with pytest.raises(ValueError) as caught:
         parse("redis://user:s3cret@host:x")
     assert "s3cret" not in str(caught.value)
+
+
+def test_a_store_has_the_name_that_it_is_given_else_that_of_its_places() -> None:
+    assert parse("redis://b,a:7000/2?prefix=p").name == parse("redis://user:s3cret@a:7000,b/2?prefix=p").name
+    assert parse("redis://a").name == "a:6379/0?prefix=headrace"
+    assert (
+        len({parse(url).name for url in ("redis://a", "redis://b", "redis://a/1", "redis://a?prefix=x")}) == 4
+    )
+    assert parse("redis://elsewhere?name=devices").name == "devices"
+
+
+def test_an_address_can_be_shown_to_everybody() -> None:
+    assert parse("redis://user:s3cret@a,[::1]:7000/3?prefix=p").url == "redis://a:6379,[::1]:7000/3"
+    assert parse("rediss://a").url == "rediss://a:6379"
