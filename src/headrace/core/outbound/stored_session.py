@@ -31,8 +31,9 @@ REFERENCE_SIZE: Final = 8
 RECORD_SLACK: Final = (
     66_000  # more than a record has beside topic, properties and payload: names in its header
 )
-READ_AHEAD: Final = 32  # entries that are asked for in one read
-READ_BYTES: Final = 1 << 20  # of messages that are asked for in one read, where their sizes are known
+READ_AHEAD: Final = 128  # entries that are asked for in one read
+READ_IN_FLIGHT: Final = 16  # of those that are sent again, whose sizes are not known
+READ_BYTES: Final = 1 << 20  # of messages that are asked for in one read
 
 
 NOBODY: Final = Waiting()  # whose queue it is that has ended: it is asked nothing
@@ -44,6 +45,18 @@ def entry_of(ref: int, message: Message) -> bytes:
     write_i64_le(out, ref)
     message.encode_into(out)
     return out.getvalue()
+
+
+def _as_many_as_fit(sizes: list[int]) -> i64:
+    """Return how many entries of these sizes one read may ask for: one at least."""
+    left: i64 = READ_BYTES
+    count: i64 = 0
+    for size in sizes:
+        left -= size
+        if left < 0 and count:
+            break
+        count += 1
+    return max(count, 1)
 
 
 def message_of(entry: bytes) -> Message | Absent:
@@ -197,10 +210,11 @@ class StoredSession(Waiting):
     def _read(self, serial: i64) -> bool:
         """Ask for entries from a serial number on. Returns False if no stream has the first of them."""
         outbound = self._outbound()
-        count: i64 = READ_AHEAD
-        if outbound is not None and outbound.backlog.count:
-            each = max(1, outbound.backlog.bytes // outbound.backlog.count)
-            count = max(1, min(count, READ_BYTES // each))
+        count: i64 = READ_IN_FLIGHT
+        if outbound is not None and serial >= outbound.head_serial():
+            waiting = outbound.backlog.entries_from(serial - outbound.head_serial(), READ_AHEAD)
+            if waiting is not None:
+                count = _as_many_as_fit(waiting[1])
         return self.storing.read(self.queue, serial, count)
 
     def loaded(self, first: i64, entries: list[bytes | None]) -> None:

@@ -1,6 +1,7 @@
 """A connection to a Redis: commands are sent in batches, replies come in their order.
 
-A batch leaves when there are `BATCH_COMMANDS`, when it is `BATCH_BYTES` long, or `BATCH_S` after its first command (T8).
+A batch leaves when there are `BATCH_COMMANDS`, when it is `BATCH_BYTES` long, or `BATCH_S` after its first command (T8);
+one that somebody waits for, at the end of the pass.
 Where copies are expected a WAIT follows each batch that writes, and what the batch asked for is answered behind it, in
 order: what core counts the window of has a copy by then, or is counted as `Meter.unreplicated`. A server that
 says nothing for `SILENCE_S` is given up. Runs on the loop; a callback never waits.
@@ -106,6 +107,7 @@ class RedisConnection(asyncio.Protocol):
         contain: Callable[[Exception], None],
     ) -> None:
         self.waits = False  # WAIT follows batches that write
+        self.patient = True  # a batch gathers for `BATCH_S`, else for one pass of the loop
         self.is_over = False
         self._loop = loop
         self._meter = meter
@@ -120,7 +122,7 @@ class RedisConnection(asyncio.Protocol):
         self._replies: list[Any] = []  # of the first of them
         self._waiting = 0  # WAITs among them
         self._held: list[tuple[Command, list[Any]]] = []  # answered, but for the WAIT behind them
-        self._flush_timer: asyncio.TimerHandle | None = None
+        self._flush_timer: asyncio.Handle | None = None
         self._watch_timer: asyncio.TimerHandle | None = None
         self._heard_s = 0.0
 
@@ -175,7 +177,8 @@ class RedisConnection(asyncio.Protocol):
         if len(self._batch) >= BATCH_COMMANDS or self._batch_bytes >= BATCH_BYTES:
             self.flush()
         elif self._flush_timer is None:
-            self._flush_timer = self._loop.call_later(BATCH_S, self.flush)
+            later = self._loop.call_later(BATCH_S, self.flush) if self.patient else None
+            self._flush_timer = later or self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
         """Send what waits, unless the socket takes nothing: then it goes on when it does."""

@@ -250,6 +250,7 @@ class RedisNode:
         self.is_cluster = False
         puts = self._puts = await self._connect()
         reads = self._reads = await self._connect()
+        reads.patient = False
         server, _ = self._read(await puts.call(*self._looks()))
         if server.is_cluster:
             self.is_cluster = True

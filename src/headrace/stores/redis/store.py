@@ -49,7 +49,7 @@ from headrace.stores.redis.replies import (
 )
 
 UNDER_WAY_MAX: Final = 8 << 20  # bytes of commands without an answer
-READ_MAX: Final = 32  # entries of one read
+READ_MAX: Final = 128  # entries of one read
 SCAN_COUNT: Final = 200
 REDIRECTS_MAX: Final = 4  # of one command
 MAP_S: Final = 10.0

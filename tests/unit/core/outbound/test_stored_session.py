@@ -7,9 +7,10 @@ import pytest
 from harness import Harness, message
 from headrace.core.outbound.journal_queues import JournalQueues
 from headrace.core.outbound.stored_session import StoredSession, entry_of, message_of
-from headrace.core.ports.journal import DAMAGED, GONE
-from headrace.core.ports.queue_store import IN_JOURNAL, NOTHING
+from headrace.core.ports.journal import DAMAGED, GONE, NOT_NOW
+from headrace.core.ports.queue_store import IN_JOURNAL, NOTHING, QueueName
 from headrace.core.records.message import Message, copy_of
+from headrace.core.records.record import ACKED, Progress
 from headrace.core.state.queue import reference
 from headrace.core.storing.notes import StoreNotes, StoringSettings
 from headrace.core.storing.storing import Storing
@@ -114,3 +115,26 @@ def test_the_context_says_how_far_a_client_is() -> None:
     context = queue_of(harness).context()
     assert (context.last_packet_id, context.last_serial) == (0, 2)
     assert context.updated_us > 0
+
+
+def test_a_read_asks_for_as_much_as_a_megabyte_and_one_entry_at_least() -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Asked(MemoryStore):
+        def read(self, number: int, name: QueueName, first: int, count: int) -> None:
+            asked.append((first, count))
+
+    large = b"y" * 400_000
+    harness = waiting(*[b"x"] * 200, large, large, large, large)
+    session = harness.broker.fold.tenant("default").sessions["sub"]
+    storing = Storing(Asked(), StoreNotes(), harness.clock, StoringSettings("5f" * 16, 0))
+    queue = StoredSession(session, storing, JournalQueues(harness.journal), FAR)
+    queue.queue.rows.stored(1, 1, 204)
+    queue.queue.rows.note_let_go(204)
+    queue.queue.adopt(0)
+    for offset in range(len(harness.journal.records)):
+        harness.journal.records[offset] = Progress(ACKED, 0, b"")
+    for serial in (1, 199, 201):
+        assert queue.fetch(serial, reference(serial, 0, False, 1)) is NOT_NOW
+        queue.queue.reading = 0
+    assert asked == [(1, 128), (199, 4), (201, 2)]
