@@ -194,11 +194,11 @@ class StoredSession(Waiting):
             return found
         queue = self.queue
         message = self.reader.fetch(self.session, serial, ref)
-        if isinstance(message, Message) or message is NOT_NOW or serial > queue.rows.let_go:
+        if isinstance(message, Message) or message is NOT_NOW:
             return message
-        if queue.reading or self._read(serial):
+        if queue.reading or self._read(serial):  # also what the journal should have, and has lost
             return NOT_NOW
-        return FORGOTTEN  # no stream has it, and the journal was let go of it
+        return FORGOTTEN if serial <= queue.rows.let_go else message
 
     def _read_on(self, serial: i64) -> None:
         """Ask for what comes behind what was read, before it is needed."""
@@ -224,7 +224,10 @@ class StoredSession(Waiting):
             self._found = {serial: found for serial, found in self._found.items() if serial >= floor}
         serial = first
         for entry in entries:
-            self._found[serial] = FORGOTTEN if entry is None else message_of(entry)
+            if entry is not None:
+                self._found[serial] = message_of(entry)
+            else:
+                self._found[serial] = FORGOTTEN if serial <= self.queue.rows.let_go else DAMAGED
             serial += 1
         self._read_up_to = serial - 1
         self._wake()

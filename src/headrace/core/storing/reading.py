@@ -29,15 +29,17 @@ class Reading:
         self._journal = settings.journal
 
     def read(self, queue: StoredQueue, first: i64, count: i64) -> bool:
-        """Read entries back that the journal need not have any more. Returns False, and asks for nothing, if it still
-        has the first of them, no stream has it, or something is read; else `Waiting.loaded` or `Waiting.not_now` is
-        called once."""
+        """Read entries back, of which the journal need not have those that it was let go of; others whose records it has
+        lost may be in the store, too. Returns False, and asks for nothing, if no stream has the first of them, or
+        something is read; else `Waiting.loaded` or `Waiting.not_now` is called once."""
         extent = queue.rows.at(first)
-        if extent is None or first > queue.asked or queue.reading:
+        if extent is None or queue.reading:
             return False
         request = self._requests.make(READ, self._clock.mono_ms, queue)
         request.first = first
-        request.up_to = min(first + count - 1, extent.up_to, queue.asked)
+        request.up_to = min(first + count - 1, extent.up_to)
+        if first <= queue.asked:
+            request.up_to = min(request.up_to, queue.asked)
         queue.reading = request.number
         name = queue.name(self._journal, extent.generation)
         self._store.read(request.number, name, first, request.up_to - first + 1)
@@ -59,7 +61,8 @@ class Reading:
             return
         there = dict(zip(serials, entries, strict=True)) if outcome == DONE else {}
         found: list[bytes | None] = [there.get(serial) for serial in range(first, end + 1)]
-        forgotten = found.count(None)
-        self._counters.read += len(found) - forgotten
-        self._counters.forgotten += forgotten
+        missing = found.count(None)
+        self._counters.read += len(found) - missing
+        if end <= queue.asked:
+            self._counters.forgotten += missing
         queue.waiting.loaded(first, found)

@@ -105,9 +105,9 @@ class Storing(StoreListener):
         self._removing.delete_all(queue)
 
     def read(self, queue: StoredQueue, first: i64, count: i64) -> bool:
-        """Read entries back that the journal need not have any more. Returns False, and asks for nothing, if it still
-        has the first of them, no stream has it, or something is read; else `Waiting.loaded` or `Waiting.not_now` is
-        called once."""
+        """Read entries back, of which the journal need not have those that it was let go of; others whose records it has
+        lost may be in the store, too. Returns False, and asks for nothing, if no stream has the first of them, or
+        something is read; else `Waiting.loaded` or `Waiting.not_now` is called once."""
         return self._reading.read(queue, first, count)
 
     def sweep(self) -> None:

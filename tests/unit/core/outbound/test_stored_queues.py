@@ -17,6 +17,7 @@ from headrace.core.records.record import ACKED, DROP_STORE_FORGOT, Progress
 from headrace.core.state.session import DEVICE, Session
 from headrace.core.storing.notes import StoringSettings
 from headrace.core.storing.rows import StoredRows
+from headrace.core.storing.storing import ALWAYS
 from headrace.stores.memory import MemoryStore
 
 JOURNAL = "5f" * 16
@@ -44,6 +45,7 @@ class Stored(Harness):
         self.store = MemoryStore()
         self.far = MemoryStore()
         self.choosing = Chosen(NEAR)
+        self.window_ms = 0
         self.gone: set[int] = set()
         super().__init__(settings)
 
@@ -52,7 +54,7 @@ class Stored(Harness):
         for offset in self.gone:
             self._take_away(offset)
         placed = [Placed(NEAR, "near", self.store), Placed(FAR, "far", self.far)]
-        self.broker.keep_queues_in(placed, self.choosing, StoringSettings(JOURNAL, 0))
+        self.broker.keep_queues_in(placed, self.choosing, StoringSettings(JOURNAL, self.window_ms))
         self.sync()
 
     def _take_away(self, offset: int) -> None:
@@ -409,3 +411,35 @@ def test_a_shard_that_rests_asks_its_stores_for_nothing() -> None:
     harness.pass_s()
     assert harness.store.streams == {}
     assert not stored.go_on()
+
+
+def test_what_the_journal_has_lost_is_read_from_a_store_that_has_it_too() -> None:
+    """A record that is damaged is no loss where its message was put, although the journal was to keep it."""
+    harness = Stored()
+    harness.window_ms = ALWAYS
+    harness.crash()
+    harness.away("sub")
+    payloads = publish(harness, 10)
+    harness.pass_s()
+    queue = harness.session("sub").outbound()
+    assert queue.let_go() == 0
+    for offset, record in enumerate(harness.journal.records):
+        if isinstance(record, Message):
+            harness._take_away(offset)
+    assert read(harness, harness.client("sub")) == payloads
+    assert harness.session("sub").dropped is None
+
+
+def test_what_nobody_has_any_more_is_unreadable_and_not_forgotten_by_the_store() -> None:
+    harness = Stored()
+    harness.window_ms = ALWAYS
+    harness.crash()
+    harness.away("sub")
+    publish(harness, 3)
+    harness.pass_s()
+    for offset, record in enumerate(harness.journal.records):
+        if isinstance(record, Message):
+            harness._take_away(offset)
+    harness.store.streams.clear()
+    assert read(harness, harness.client("sub")) == []
+    assert harness.session("sub").drops_by_name() == {"unreadable": 3}
