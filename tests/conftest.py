@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Iterator
 
@@ -18,6 +19,7 @@ settings.load_profile("headrace")
 
 
 WRITER_ENDS_S = 5.0
+LOG_COLUMNS = 240
 
 expect_signals()
 
@@ -68,6 +70,13 @@ def pytest_collection_finish() -> None:
     hundred files took a third of the compiled suite's CPU time.
     """
     leave_alone()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Have the summary say in full why each test has failed where the gate reads it: a log has no width."""
+    if "HEADRACE_SUITE" in os.environ:
+        config.get_terminal_writer().fullwidth = LOG_COLUMNS
 
 
 def pytest_report_header(config: pytest.Config) -> str:

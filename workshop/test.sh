@@ -33,7 +33,7 @@ check() {
 # has a part in runs in the interpreted build alone.
 both=(tests/e2e/test_{bad_input,clusters,connect,flow,frames,in_flight,qos,retained,session,shared,topics,transports,wills}.py)
 pure=(tests/spark tests/conformance/test_statements.py tests/unit/{benchmarks,console,demo,mosquitto}
-  tests/unit/{test_ownership,test_packaging,test_style,clients/frame/test_processed,clients/frame/test_transactions}.py
+  tests/unit/{test_gate,test_ownership,test_packaging,test_style,clients/frame/test_processed,clients/frame/test_transactions}.py
   tests/unit/services/test_{acl_decisions,verifying}.py
   tests/unit/directory/test_{engine,hashes,migrating,names,passwords,reader,store}.py)
 jobs=(tests/spark/jobs)
@@ -49,8 +49,8 @@ tests_of() {
   esac
 }
 # HEADRACE_BUILD makes a test fail when the other build was imported by mistake. What Python compiles of the sources is kept
-# for the next process, wherever this runs: without, each interpreted broker, command and worker of Spark does so anew, which
-# is half of what its start costs. In a folder of its own, so that nothing lies in src.
+# for the next process, whatever the environment says: without, each interpreted broker, command and worker of Spark compiles
+# it anew, which is half of what its start costs.
 suite() {
   local name=$1 build=interpreted path=$PWD/src which="spark and not deep"
   shift
@@ -60,8 +60,7 @@ suite() {
     compiled-deep) build=compiled path='' which="deep and not spark and not interpreted" ;;
     compiled*) build=compiled path='' which="not spark and not interpreted and not deep" ;;
   esac
-  env -u PYTHONPATH -u PYTHONDONTWRITEBYTECODE ${path:+PYTHONPATH=$path} PYTHONPYCACHEPREFIX="$PWD/build/pycache" \
-    HEADRACE_BUILD=$build HEADRACE_SUITE="$name" \
+  env -u PYTHONPATH -u PYTHONDONTWRITEBYTECODE ${path:+PYTHONPATH=$path} HEADRACE_BUILD=$build HEADRACE_SUITE="$name" \
     "$bin/python" -m pytest -m "$which" -o cache_dir="build/cache-$name" "$@"
 }
 # How long it took stands beside its log.
