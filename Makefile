@@ -19,6 +19,7 @@ QUICK ?=
 PEER ?=
 SENDERS ?=
 READERS ?=
+RESULT ?=
 
 .PHONY: help setup deb wheels site test check unit spark spark-deep deep fuzz demo bench bench-spark bench-neighbours bench-frames bench-shards bench-curves soak counts torture \
 	torture-workers torture-faults torture-clock torture-spark bucket cluster hdfs readers s3 clean
@@ -124,8 +125,8 @@ hdfs: setup  ## a lake in HDFS: a namenode and a datanode of Maven Central, 105 
 cluster: setup  ## every job on a standalone Spark cluster, a worker killed in the middle, by `run` and by `submit`
 	@PYTHONPATH=$(CURDIR)/src:tests $(PY) -m faults.pipeline.cluster
 
-readers: setup  ## every table as Spark, delta-rs, DuckDB and Trino read it, which needs JAVA_HOME=a JDK of 24 or later (READERS=spark,duckdb: these)
-	@READERS=$(READERS) PYTHONPATH=$(CURDIR)/src:tests $(PY) -m faults.pipeline.readers
+readers: setup  ## every table as Spark, delta-rs, DuckDB and Trino read it, which needs JAVA_HOME=a JDK of 24 or later (READERS=spark,duckdb: these; RESULT=benchmarks/results/readers.json: what the page of readers is made from)
+	@READERS=$(READERS) PYTHONPATH=$(CURDIR)/src:tests $(PY) -m faults.pipeline.readers $(RESULT)
 
 s3: setup  ## an S3 server with the bucket `lake` in memory at http://127.0.0.1:9090, until Ctrl-C
 	@PYTHONPATH=src:tests $(PY) -m spark.s3_server

@@ -15,7 +15,7 @@ Made from `src/headrace_spark/lake/tables.py` by `python -m headrace_spark.lake.
 column never changes its meaning, and [your own columns](delta-table.md) are yours. Times are UTC, sizes bytes. The table
 `messages`: [delta-table.md](delta-table.md). What writes the others and how to ask them:
 [clean](../how-to/clean-messages.md), [metrics](../how-to/measure-and-report.md). What holds after a crash:
-[exactly once](exactly-once.md).
+[exactly once](exactly-once.md). What Spark, deltalake, DuckDB and Trino show of the same values: [readers](readers.md).
 """
 
 

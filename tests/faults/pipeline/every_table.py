@@ -270,7 +270,8 @@ class EveryTable:
         # Whatever can be compacted is, and what that leaves goes at once.
         upkeep = replace(found.upkeep, small_files_max=1, vacuum_retention_s=0)
         spark = replace(found.spark, master="local[2]", extra=QUICK)
-        return replace(found, restarts_max=0, upkeep=upkeep, spark=spark)
+        # A busy machine may be slow to start a worker of Python; what is tried here is the reading.
+        return replace(found, restarts_max=5, upkeep=upkeep, spark=spark)
 
     def _run(self, spark: SparkSession, job: str, **changes: Any) -> None:
         settings = self._settings(job, **changes)

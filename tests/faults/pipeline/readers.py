@@ -1,22 +1,25 @@
 """Every table of a lake as four readers have it: Spark, delta-rs, DuckDB through Arrow, and Trino.
 
-    python -m faults.pipeline.readers
+    python -m faults.pipeline.readers [RESULT]
 
 Each reads the rows, and is asked for aggregates of every column, which a reader may answer by the statistics of the log.
 What they say must be the same. `READERS=spark,duckdb` names those that are asked. Trino needs a newer Java, at JAVA_HOME.
+RESULT is a file that gets what was found, and what each of them shows of the same values (`shown`): the page
+docs/reference/readers.md is made from it, by `readers_page`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from hashlib import sha256
@@ -28,12 +31,11 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
-from faults.pipeline import every_table
+from faults.pipeline import every_table, shown
 from faults.pipeline.every_table import NAMES, lake_in
-from headrace_spark.base.jars import jar_files, jars_folder
+from faults.pipeline.plain_spark import plain_spark
 from headrace_spark.lake.table_log import dataset_of
-from spark import quick_java
-from spark.trino_server import JAVA_MIN, Trino, java_for_trino, trino_server
+from spark.trino_server import JAVA_MIN, VERSION, Trino, java_for_trino, trino_server
 
 Rows = list[dict[str, Any]]
 Said = dict[str, str]
@@ -123,6 +125,12 @@ class TrinoReader:
         names = [column["name"] for column in columns]
         kinds = [column["typeSignature"] for column in columns]
         return [dict(zip(names, map(value_of, kinds, row), strict=True)) for row in rows]
+
+    def show(self, table: Path, names: Sequence[str]) -> dict[str, tuple[str, list[Any]]]:
+        """Return of each column its type, as Trino names it, and the values as its JSON has them."""
+        asked = ", ".join(f'"{name}"' for name in names)
+        columns, rows = self._trino.ask(f"SELECT {asked} FROM delta.lake.{table.name}")
+        return {each["name"]: (each["type"], [row[at] for row in rows]) for at, each in enumerate(columns)}
 
 
 def value_of(kind: Mapping[str, Any], said: Any) -> Any:
@@ -260,18 +268,33 @@ def digest(values: Iterable[Any]) -> str:
     return sha256("\n".join(sorted(map(text_of, values))).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def compare(table: Path, readers: Mapping[str, Reader]) -> bool:
+@dataclass(frozen=True)
+class Compared:
+    """What one reader said of one table beside the first one: how many rows and figures, which figures differ; `error`
+    where it cannot read the table."""
+
+    rows: int = 0
+    figures: int = 0
+    others: tuple[str, ...] = ()
+    error: str = ""
+
+    @property
+    def is_alike(self) -> bool:
+        return not (self.others or self.error)
+
+
+def compare(table: Path, readers: Mapping[str, Reader]) -> dict[str, Compared]:
     """Print a line for each reader, and each figure of which one says something else than the first, or finds less than
-    it shows; -> whether all is the same."""
+    it shows; return the same by reader."""
     first: Look | None = None
     unit_us = 1
-    are_alike = True
+    compared: dict[str, Compared] = {}
     for name, reader in readers.items():
         try:
             look = Look.at(reader, table)
         except Exception as error:  # whatever a reader ends with
             print(f"{table.name:16} {name:8} cannot read it: {str(error).splitlines()[0]}", flush=True)
-            are_alike = False
+            compared[name] = Compared(error=str(error).splitlines()[0])
             continue
         if first is None:
             first, unit_us = look, reader.unit_us
@@ -282,35 +305,14 @@ def compare(table: Path, readers: Mapping[str, Reader]) -> bool:
         print(f"{table.name:16} {name:8} {said[COUNT]:>6} rows, {len(said)} figures, {verdict}", flush=True)
         for what in others:
             print(f"    {what}: {expected.get(what)}, but {name} says {said.get(what)}", flush=True)
-        are_alike &= not others
-    return are_alike
+        compared[name] = Compared(int(said[COUNT]), len(said), tuple(others))
+    return compared
 
 
 @contextmanager
 def spark_reader(_folder: Path, _lake: Path) -> Iterator[Reader]:
-    settings = {
-        "spark.jars": ",".join(map(str, jar_files(jars_folder()))),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.ansi.doubleQuotedIdentifiers": "true",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": quick_java.OPTIONS,
-        "spark.sql.shuffle.partitions": "2",
-        "spark.databricks.delta.snapshotPartitions": "2",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-    }
-    builder = SparkSession.builder.master("local[2]")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    try:
+    with plain_spark() as spark:
         yield SparkReader(spark)
-    finally:
-        spark.stop()
 
 
 @contextmanager
@@ -347,9 +349,29 @@ def main() -> int:
         subprocess.run([sys.executable, "-m", every_table.__name__, name], check=True)
         lake = lake_in(Path(name))
         readers = {each: running.enter_context(READERS[each](Path(name), lake)) for each in chosen}
-        alike = [compare(lake / table, readers) for table in NAMES]
-    print(f"{len(NAMES)} tables, {len(readers)} readers: {alike.count(False) or 'none'} read differently")
+        found = {table: compare(lake / table, readers) for table in NAMES}
+        alike = [all(each.is_alike for each in of_table.values()) for of_table in found.values()]
+        print(f"{len(NAMES)} tables, {len(readers)} readers: {alike.count(False) or 'none'} read differently")
+        if sys.argv[1:]:
+            trino = readers.get("trino")
+            record(Path(sys.argv[1]), lake, found, trino if isinstance(trino, TrinoReader) else None)
     return 0 if all(alike) else 1
+
+
+def record(
+    result: Path, lake: Path, found: Mapping[str, Mapping[str, Compared]], trino: TrinoReader | None
+) -> None:
+    """Write what was found into a file, with what each reader shows, in a process of its own in another zone."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "shown.json"
+        subprocess.run([sys.executable, "-m", shown.__name__, str(lake), str(file)], check=True)
+        said = json.loads(file.read_text(encoding="utf-8"))
+    if trino is not None:
+        said["versions"]["trino"] = VERSION
+        shown.add(said, "Trino", trino.show, lake)
+    compared = {table: {name: asdict(one) for name, one in each.items()} for table, each in found.items()}
+    text = json.dumps({"compared": compared} | said, indent=1, ensure_ascii=False)
+    result.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
