@@ -286,8 +286,8 @@ class Clients:
         """Take what has come to WATCHER by now."""
         for packet in watcher.ping():
             if packet.qos:
-                # Of what was retained before it subscribed again nobody keeps the bytes, nor when it was published.
-                self._settle(WATCHER, ACKED, [0 if packet.retain else len(packet.payload)])
+                # When it was published, of what was retained before it subscribed again, is no latency of its.
+                self._settle(WATCHER, ACKED, [len(packet.payload)])
                 self.replayed += packet.retain
             complete(watcher, packet)
 

@@ -103,7 +103,7 @@ def _subscriptions(sessions: Sessions, incarnations: Integers, tenants: pa.Strin
 
 def _retained(sessions: Sessions) -> Rows:
     retained = np.zeros(len(sessions.retained), NEW_ENTRY)
-    for place, name in enumerate(("incarnation", "offset", "item")):
+    for place, name in enumerate(("incarnation", "offset", "item", "payload_bytes")):
         retained[name] = [one[place] for one in sessions.retained]
     retained["publish_us"] = NO_TIME  # published long ago: no latency to speak of
     return retained

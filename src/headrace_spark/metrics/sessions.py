@@ -38,7 +38,7 @@ BEFORE: Final = -1
 """Where subscriptions begin that are older than the range."""
 EVENTS_READ: Final = (
     "kind", "tenant", "client_id", "incarnation", "topic_filter", "qos", "no_local", "event_timestamp",
-    "journal_offset", "item", "session_expiry_s",
+    "journal_offset", "item", "session_expiry_s", "payload_bytes",
 )  # fmt: skip
 
 Row = Mapping[str, Any]
@@ -111,8 +111,9 @@ class Sessions:
         """All that these had at any time in this range."""
         self.subscriptions: list[Subscription] = []
         """All that these had in this range, those of before from offset -1 on."""
-        self.retained: list[tuple[int, int, int]] = []
-        """Retained messages put into queues: incarnation, offset and item of the event."""
+        self.retained: list[tuple[int, int, int, int]] = []
+        """Retained messages put into queues: incarnation, offset and item of the event, bytes of the payload, which
+        older journals do not say: 0."""
         self.cut_off: list[tuple[Integers, int]] = []
         """Places of sessions that were online when the broker started again, and when that was."""
         self._is_online = remembered.is_online.copy()
@@ -281,7 +282,8 @@ class Sessions:
     def _queued(self, row: Row) -> None:
         session = self.session(row["incarnation"])
         if row["qos"] > 0 and session is not None and session.next_serial != UNNUMBERED:
-            self.retained.append((row["incarnation"], row["journal_offset"], row["item"]))
+            payload_bytes = row["payload_bytes"] or 0
+            self.retained.append((row["incarnation"], row["journal_offset"], row["item"], payload_bytes))
 
 
 def is_stand_in(client_id: str | None) -> bool:

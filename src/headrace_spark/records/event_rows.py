@@ -7,7 +7,7 @@ Events are rare beside messages, so they are decoded one by one into rows; what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, pairwise
 from typing import Any, Final
@@ -242,9 +242,15 @@ def _unsubscribed(event: Unsubscribed) -> list[Row]:
 
 def _queued(event: RetainedListing) -> list[Row]:
     listed = event.retained
+    payloads: Sequence[int | None] = event.payloads or [None] * (len(listed) // 3)
     return [
-        {"message_offset": listed[at], "qos": listed[at + 1], "subscription_id": listed[at + 2] or None}
-        for at in range(0, len(listed), 3)
+        {
+            "message_offset": listed[3 * at],
+            "qos": listed[3 * at + 1],
+            "subscription_id": listed[3 * at + 2] or None,
+            "payload_bytes": payload_bytes,
+        }
+        for at, payload_bytes in enumerate(payloads)
     ]
 
 

@@ -38,8 +38,8 @@ tenant, client and incarnation:
     queue_opened                          topic: it has a queue for consumer clusters
     queue_closed                          message_offset: that of the record `queue_opened`
     cluster_made                          topic, cluster
-    retained_queued                       message_offset, qos, subscription_id: a retained message put into the
-                                          queue of a session
+    retained_queued                       message_offset, qos, subscription_id, payload_bytes: a retained message
+                                          put into the queue of a session
 
 `record` holds the bytes of the whole record, for those who fold it again (`headrace.core.state.state`); it is there on
 item 0 only. Journals of the first headrace name tenant and client only where a session opens: there they are
@@ -161,6 +161,7 @@ EVENTS: Final = StructType(
             LongType(),
             "offset of the retained message, or of the queue_opened, it is about",
         ),
+        _column("payload_bytes", LongType(), "of retained_queued: of its payload; null in old records"),
         _column("session_type", StringType(), "DEVICE or APPLICATION"),
         _column("session_expiry_s", LongType(), "0: ends with the connection; 4294967295: never expires"),
         _column("protocol_version", ByteType(), "3 is MQTT 3.1, 4 is 3.1.1, 5 is 5.0"),

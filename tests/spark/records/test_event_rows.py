@@ -134,6 +134,14 @@ def test_an_owner_is_the_last_row_of_its_record() -> None:
             WHO | {"ret": [5, 1, 0, 6, 2, 8]},
             [{"message_offset": 5, "qos": 1}, {"message_offset": 6, "qos": 2, "subscription_id": 8}],
         ),
+        (
+            RETAINED_QUEUED,
+            WHO | {"ret": [5, 1, 0, 6, 2, 8], "rs": [10, 20], "rp": [7, 9]},
+            [
+                {"message_offset": 5, "qos": 1, "payload_bytes": 7},
+                {"message_offset": 6, "qos": 2, "subscription_id": 8, "payload_bytes": 9},
+            ],
+        ),
     ],
 )
 def test_every_kind(subkind: int, fields: dict[str, object], expected: list[dict[str, Any]]) -> None:

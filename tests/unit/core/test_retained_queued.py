@@ -6,6 +6,8 @@ import pytest
 
 from harness import Client, Harness, state
 from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.event import RetainedListing
+from headrace.core.records.message import Message
 from headrace.core.state.queue import OutboundQueue
 from headrace.core.state.session import Session
 
@@ -67,6 +69,23 @@ def test_their_bytes_count(limit: str) -> None:
     subscriber = subscribed(harness)
     assert 4000 < queue_of(harness).backlog.bytes <= 5000
     live_and_replay_agree(harness, subscriber)
+
+
+def test_what_is_listed_says_how_long_the_payloads_are() -> None:
+    """A page behind the other, and whoever counts what was delivered needs none of the messages."""
+    harness = Harness()
+    publisher = harness.client("p", clean=True)
+    for number in range(RETAINED):
+        publisher.publish(f"r/{number}", b"x" * (number + 1), retain=True, sync=False)
+    harness.sync()
+    subscribed(harness)
+    records = harness.journal.records
+    found = [record for record in records if isinstance(record, RetainedListing)]
+    assert len(found) > 2
+    for event in found:
+        listed = [records[offset] for offset in event.retained[::3]]
+        assert event.payloads == [len(message.payload) for message in listed if isinstance(message, Message)]
+    assert sum(sum(event.payloads) for event in found) == RETAINED * (RETAINED + 1) // 2
 
 
 def test_an_application_that_subscribes_again_and_again_fills_its_limit_and_no_more() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.core.commit import Answer, Deferred, GroupCommit
-from headrace.core.outbound.retained_replay import Inquiry, RetainedReplay, first_page, sizes_of
+from headrace.core.outbound.retained_replay import Inquiry, RetainedReplay, first_page, payloads_of, sizes_of
 from headrace.core.records.event import (
     SessionClosed,
     SessionName,
@@ -168,7 +168,9 @@ class Bridging:
         fresh = [subscription_from(session, row) for row in rows if row.filter not in held]
         listed = first_page(session, fresh, self._clock.now_us)
         sizes = sizes_of(session, listed)
-        event = Subscribed.at(self._clock.now_us, SessionName(session.incarnation), rows, listed, sizes)
+        payloads = payloads_of(session, listed)
+        name = SessionName(session.incarnation)
+        event = Subscribed.at(self._clock.now_us, name, rows, listed, sizes, payloads)
         below = self._commit.next_offset
         self._commit.append(event)
         inquiry = self._retained.others.inquire(session, None, below)

@@ -15,6 +15,7 @@ from headrace.core.outbound.retained_replay import (
     Inquiry,
     RetainedReplay,
     first_page,
+    payloads_of,
     sizes_of,
     toll_of,
 )
@@ -113,7 +114,9 @@ class Subscribing:
         below = self.commit.next_offset
         if rows:
             sizes = sizes_of(session, listed) if listed else None
-            self.commit.append(Subscribed.at(self.clock.now_us, session.named(), rows, listed, sizes))
+            payloads = payloads_of(session, listed) if listed else None
+            event = Subscribed.at(self.clock.now_us, session.named(), rows, listed, sizes, payloads)
+            self.commit.append(event)
         inquiry = self._retained.others.inquire(session, link, below) if fresh else NOTHING_ELSEWHERE
         room.begin()
         toll = toll_of(session, fresh) if fresh else 0

@@ -71,6 +71,13 @@ def sizes_of(session: Session, listed: list[int]) -> list[int]:
     return [0 if message is None else message.size for message in found]
 
 
+def payloads_of(session: Session, listed: list[int]) -> list[int]:
+    """Return the bytes of the payload of each entry of a record, for whoever counts what was delivered."""
+    retained = session.tenant.retained
+    found = [retained.at(offset) for offset in listed[::3]]
+    return [0 if message is None else len(message.payload) for message in found]
+
+
 def toll_of(session: Session, subscriptions: list[Subscription]) -> i64:
     """Return the bytes that a SUBSCRIBE counts as while its retained messages are looked for."""
     retained: i64 = len(session.tenant.retained)
@@ -221,8 +228,10 @@ class QueuedRetained(Deferred):
             return
         queued = self._page()
         if queued:
-            name, sizes = SessionName(self._session.incarnation), sizes_of(self._session, queued)
-            self._commit.append(RetainedQueued.at(self._clock.now_us, name, queued, sizes))
+            session = self._session
+            name, sizes = SessionName(session.incarnation), sizes_of(session, queued)
+            payloads = payloads_of(session, queued)
+            self._commit.append(RetainedQueued.at(self._clock.now_us, name, queued, sizes, payloads))
         self._commit.defer(self)
 
     def _page(self) -> list[int]:

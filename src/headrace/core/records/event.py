@@ -9,7 +9,7 @@ A 16-byte header (`record`), then one MessagePack map with string keys; unknown 
   sent_limit; will: 1 if it is still to come; reason, code: of a close or an end, in words and as MQTT 5 reason code if
   there was one; dropped: messages the session had queued when it ended; subs: rows of filter, QoS, no local, retain as
   published, retain handling, subscription id; f: filters; ret: offset, QoS, subscription id of retained messages, flat;
-  rs: their sizes; topic, off: of a retained message.
+  rs: their sizes, rp: the bytes of their payloads; topic, off: of a retained message.
 
 Each kind has a class here, and the keys are known to this file alone: `at` makes an event that is journaled at a time,
 properties read one. The map stays as it was read, so keys of later versions are still in it when it is written again.
@@ -332,12 +332,19 @@ class RetainedListing(SessionEvent):
         """Return the bytes that each counts in the queue; 0 in older records, which do not have them."""
         return self.numbers("rs") or [0] * (len(self.retained) // 3)
 
+    @property
+    def payloads(self) -> list[int]:
+        """Return the bytes of the payload of each; none in older records, which do not have them."""
+        found = self.numbers("rp")
+        return found if len(found) == len(self.retained) // 3 else []
+
     def without(self, done: int) -> RetainedListing:
         """Return the event without its first `done` retained messages."""
         fields = dict(self.fields)
         fields["ret"] = self.retained[3 * done :]
-        if "rs" in fields:
-            fields["rs"] = self.numbers("rs")[done:]
+        for key in ("rs", "rp"):
+            if key in fields:
+                fields[key] = self.numbers(key)[done:]
         rest = cast(RetainedListing, event_of(self.subkind, self.timestamp_us, fields))
         rest.offset = self.offset
         return rest
@@ -353,15 +360,18 @@ class Subscribed(RetainedListing):
         subscriptions: list[SubscriptionRow],
         retained: list[int] | None = None,
         sizes: list[int] | None = None,
+        payloads: list[int] | None = None,
     ) -> Subscribed:
-        """Return the event of subscriptions. `retained`, `sizes`: as `RetainedListing` reads them; what is None is left
-        out of the map."""
+        """Return the event of subscriptions. `retained`, `sizes`, `payloads`: as `RetainedListing` reads them; what is
+        None is left out of the map."""
         fields = session.fields()
         fields["subs"] = subscriptions
         if retained is not None:
             fields["ret"] = retained
         if sizes is not None:
             fields["rs"] = sizes
+        if payloads is not None:
+            fields["rp"] = payloads
         return Subscribed(SUBSCRIBED, now_us, fields)
 
     @property
@@ -374,10 +384,13 @@ class RetainedQueued(RetainedListing):
     """More of what a SUBSCRIBE found: a page of retained messages that were put into the queue of the session."""
 
     @staticmethod
-    def at(now_us: int, session: SessionName, retained: list[int], sizes: list[int]) -> RetainedQueued:
+    def at(
+        now_us: int, session: SessionName, retained: list[int], sizes: list[int], payloads: list[int]
+    ) -> RetainedQueued:
         fields = session.fields()
         fields["ret"] = retained
         fields["rs"] = sizes
+        fields["rp"] = payloads
         return RetainedQueued(RETAINED_QUEUED, now_us, fields)
 
 

@@ -553,6 +553,7 @@ class Asking(OtherHomes):
         session = inquiry.session
         listed: list[int] = []
         sizes: list[int] = []
+        payloads: list[int] = []
         for index, copy in entries:
             if session.ended or not inquiry.takes(question, index, copy, self.now_us):
                 continue
@@ -562,9 +563,10 @@ class Asking(OtherHomes):
                 given = Given(copy)
                 listed += [self.commit.append(given), qos, subscription.subscription_id]
                 sizes.append(given.size)
+                payloads.append(len(given.payload))
         if listed:
             name = SessionName(session.incarnation)
-            self.commit.append(RetainedQueued.at(self.now_us, name, listed, sizes))
+            self.commit.append(RetainedQueued.at(self.now_us, name, listed, sizes, payloads))
         self.defer(_Listed(question, sum(sizes), 1 + len(sizes)))
 
     def listed(self, question: _Question) -> None:

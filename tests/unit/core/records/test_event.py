@@ -78,7 +78,7 @@ def test_a_constructor_writes_the_released_bytes(name: str) -> None:
 
 
 def test_every_released_event_has_its_constructor() -> None:
-    """All but the page of retained messages, which has their sizes in it since."""
+    """All but the page of retained messages, which has their sizes and the bytes of their payloads in it since."""
     assert set(VECTORS) - set(WRITTEN) == {"retained queued"}
 
 
@@ -93,7 +93,8 @@ def test_the_parts_that_need_not_be_there_have_their_places() -> None:
         SessionEnded.at(AT, NAMED, 3, "gone", 0): "inc t c dropped reason code",
         Subscribed.at(AT, NAMED, [SITE]): "inc t c subs",
         Subscribed.at(AT, NAMED, [SITE], [], []): "inc t c subs ret rs",
-        RetainedQueued.at(AT, BARE, [5, 1, 0], [80]): "inc ret rs",
+        Subscribed.at(AT, NAMED, [SITE], [5, 1, 0], [80], [70]): "inc t c subs ret rs rp",
+        RetainedQueued.at(AT, BARE, [5, 1, 0], [80], [70]): "inc ret rs rp",
     }
     for event, keys in events.items():
         assert list(event.fields) == keys.split()
@@ -128,17 +129,19 @@ def test_who_leaves_is_read_by_names() -> None:
 
 
 def test_subscriptions_and_what_they_queue_are_read_by_names() -> None:
-    subscribed = read(Subscribed.at(AT, NAMED, [SITE], [5, 1, 9, 6, 2, 0], [80, 90]))
+    subscribed = read(Subscribed.at(AT, NAMED, [SITE], [5, 1, 9, 6, 2, 0], [80, 90], [70, 0]))
     assert isinstance(subscribed, Subscribed)
     assert subscribed.subscriptions == [SITE]
     assert (subscribed.retained, subscribed.sizes) == ([5, 1, 9, 6, 2, 0], [80, 90])
+    assert subscribed.payloads == [70, 0]
     rest = subscribed.without(1)
     assert isinstance(rest, Subscribed)
     assert (rest.retained, rest.sizes, rest.subscriptions) == ([6, 2, 0], [90], [SITE])
+    assert rest.payloads == [0]
     assert subscribed.retained == [5, 1, 9, 6, 2, 0]
     early = read(Subscribed.at(AT, BARE, [SITE], [5, 1, 9]))
     assert isinstance(early, Subscribed)
-    assert early.sizes == [0]
+    assert (early.sizes, early.payloads) == ([0], [])
     unsubscribed = read(Unsubscribed.at(AT, NAMED, ["a", "b/#"]))
     assert isinstance(unsubscribed, Unsubscribed)
     assert unsubscribed.filters == ["a", "b/#"]

@@ -6,7 +6,8 @@ import pytest
 
 from harness import Client
 from headrace.core.ports.identity import DEFAULT_TENANT
-from headrace.core.records.message import Given
+from headrace.core.records.event import RetainedListing
+from headrace.core.records.message import Given, Message
 from headrace.core.shards import asking
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.mqtt import codec
@@ -55,6 +56,26 @@ def test_a_filter_with_a_wildcard_gets_what_all_homes_keep(clean: bool, qos: int
         (b"%d" % n, min(qos, 1)) for n in range(3)
     ]
     assert shards[0].broker.fold.recent._asking == {}
+
+
+def test_what_is_listed_of_other_homes_says_how_long_the_payloads_are() -> None:
+    shards = WiredShards()
+    topics = [shards.topic_in(home) for home in range(3)]
+    for home, topic in enumerate(topics):
+        retain(shards, (home + 1) % 3, topic, b"x" * (home + 5))
+    shards.carry()
+    shards[0].client("r", version=5, clean=False).subscribe("#", 1)
+    shards.carry()
+    records = shards[0].journal.records
+    said: list[int] = []
+    for event in records:
+        if isinstance(event, RetainedListing):
+            listed = [records[offset] for offset in event.retained[::3]]
+            assert event.payloads == [
+                len(message.payload) for message in listed if isinstance(message, Message)
+            ]
+            said += event.payloads
+    assert sorted(said) == [5, 6, 7]
 
 
 @pytest.mark.parametrize("clean", [False, True])
