@@ -11,7 +11,7 @@ from typing import Any
 from librt.strings import BytesWriter
 
 from headrace.core.records.event import BROKER_STARTED, Event
-from headrace.core.records.message import Message, copy_of, message_flags
+from headrace.core.records.message import Carried, Message, copy_of, message_flags
 from headrace.core.records.record import ACKED, FLAG_WILL, KIND_MESSAGE, Progress, Record
 from headrace.core.records.stream_record import FOLLOWED, TAKEN, stream_record
 from headrace.journal.segment import Batch
@@ -55,7 +55,7 @@ class Made:
         return [
             row_of(record, uuid, epoch, base_offset + i)
             for i, record in enumerate(self.records)
-            if isinstance(record, Message) and record.kind == KIND_MESSAGE
+            if isinstance(record, Message) and record.kind == KIND_MESSAGE and not isinstance(record, Carried)
         ]
 
 

@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.records.record import (
+    CARRIED,
+    CARRIED_AT,
     FLAG_DUP,
     FLAG_FRAME,
     FLAG_QOS,
@@ -36,6 +38,7 @@ from headrace_spark.records.schema import PROTOCOL_NAMES
 from headrace_spark.source.selection import Selection
 
 DAY_US: Final = 86_400_000_000
+_FLAGS_AT: Final = 5
 
 _HEADER: Final = np.dtype(
     [
@@ -60,12 +63,23 @@ _TENANT, _CLIENT_ID, _TOPIC, _PROPERTIES, _PAYLOAD, _GAP = range(6)
 _STRIDE: Final = 6
 
 
+def own(chunk: Chunk) -> Mask:
+    """Return which records of a chunk are messages that were published to its journal: not those that a fresh broker
+    began with, which the journal of before has."""
+    found: Mask = chunk.kinds == KIND_MESSAGE
+    marks = chunk.bytes.take(chunk.at + CARRIED_AT, mode="clip")  # one that is cut short is refused later
+    marked = np.flatnonzero(found & ((marks & CARRIED) != 0))
+    flags = chunk.bytes[chunk.at[marked] + _FLAGS_AT]
+    found[marked[(flags & FLAG_FRAME) == 0]] = False
+    return found
+
+
 class Messages:
     """The MESSAGE records of a chunk as columns. What columns share is worked out when the first of them asks."""
 
     def __init__(self, chunk: Chunk, with_copies: bool = False) -> None:
         """Take the messages of a chunk; those that another shard published, too, where what is delivered is asked."""
-        wanted = chunk.kinds == KIND_MESSAGE
+        wanted = own(chunk)
         chunk = chunk.only(wanted | (chunk.kinds == KIND_COPY) if with_copies else wanted)
         self.with_copies = with_copies
         self.uuid = chunk.uuid
@@ -199,7 +213,7 @@ def client_message_id(tenant: str, client_id: str, message_id: str) -> str:
 
 def only_topics(chunk: Chunk, selection: Selection) -> Chunk:
     """Return the messages on topics that are wanted. Each pair of tenant and topic is looked at once."""
-    chunk = chunk.only(chunk.kinds == KIND_MESSAGE)
+    chunk = chunk.only(own(chunk))
     if not len(chunk.at):
         return chunk
     names, where = Messages(chunk).topic_pairs

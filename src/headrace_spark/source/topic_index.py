@@ -36,11 +36,10 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.records.record import KIND_MESSAGE
 from headrace.journal.finished import FinishedSegment
 from headrace.journal.segment import BATCH_HEADER_SIZE, SEGMENT_HEADER_SIZE
 from headrace_spark.records.chunk import CHUNK_BYTES_MAX, CHUNK_RECORDS_MAX, Chunk, grouped
-from headrace_spark.records.message_columns import Messages
+from headrace_spark.records.message_columns import Messages, own
 from headrace_spark.source.selection import Selection
 
 VERSION: Final = 1
@@ -168,7 +167,7 @@ def build(segment: FinishedSegment, path: Path) -> TopicIndex | None:
         headers = np.repeat(
             np.arange(1, len(group) + 1) * BATCH_HEADER_SIZE, [batch.count for batch in group]
         )
-        wanted = chunk.kinds == KIND_MESSAGE
+        wanted = own(chunk)
         messages = chunk.only(wanted)
         if len(messages.at):
             parts.append(_entries_of(messages, messages.at + headers[wanted] + position, segment))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -10,13 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from librt.strings import BytesWriter
 
+from harness import Harness
+from headrace.core.records.message import Carried, FrameMessage
+from headrace.core.state.compacted import records
 from headrace.errors import CorruptRecord
+from headrace.journal.bootstrap_file import write_bootstrap
 from headrace.journal.segment import Batch
+from headrace.storage.embedded.bootstrap import bootstrap
 from headrace_spark.records import chunk as module
 from headrace_spark.records.decode import decode
 from headrace_spark.records.message_columns import client_message_id
 from headrace_spark.records.schema import arrow_schema, select
-from spark.journals import message, mixed
+from headrace_spark.source.local import LocalJournal
+from headrace_spark.source.selection import Selection
+from spark.journals import MIDNIGHT_US, Made, message, mixed
 
 UUID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"
 
@@ -60,6 +68,57 @@ def test_epochs_and_offsets_come_from_each_batch() -> None:
     made = mixed(30, 7)
     old, new = made.batches([30], epoch=1, base_offset=5), made.batches([30], epoch=2, base_offset=35)
     assert rows(old + new) == made.rows(UUID, 1, 5) + made.rows(UUID, 2, 35)
+
+
+def carried(made: Made) -> Made:
+    """Add to what a journal holds what it may have begun with: messages that another one has; in any place here."""
+    for place in (0, len(made.records) // 2, len(made.records)):
+        made.records[place:place] = [Carried(message(n, retain=True, topic=f"kept/{n}")) for n in range(3)]
+    return made
+
+
+@settings(deadline=None)
+@given(sizes=st.lists(st.integers(1, 40), max_size=8), seed=st.integers(0, 50))
+def test_what_a_fresh_broker_began_with_is_in_the_journal_of_before(sizes: list[int], seed: int) -> None:
+    made = carried(mixed(60, seed))
+    expected = made.rows(UUID)
+    assert rows(made.batches(sizes)) == expected
+    by_topic = Selection(topic_prefix="plant/")
+    schema = arrow_schema(select(""))
+    decoded = decode(made.batches(sizes), UUID, 0, 1 << 40, schema, selection=by_topic)
+    found = pa.Table.from_batches(decoded, schema)
+    assert found.to_pylist() == [row for row in expected if row["topic"].startswith("plant/")]
+
+
+def test_frames_whose_sequence_is_long_are_no_such_messages() -> None:
+    made = Made()
+    for sequence in (1, 0x1_0000, 0x1_0001, 0xFFFF_FFFF):
+        made.add(FrameMessage(MIDNIGHT_US, sequence, "t", b"tdoor", 1, b"lock", -1, b"x"))
+    assert [row["protocol"] for row in rows(made.batches([4]))] == ["frame"] * 4
+
+
+def test_a_lake_that_has_the_old_journal_gets_nothing_twice(tmp_path: Path) -> None:
+    """What is retained is an event of the fresh journal, from which another one may begin, and no message of it."""
+    harness = Harness()
+    client = harness.client("meter", version=5)
+    client.subscribe("a/+", 1)
+    for number in range(4):
+        client.publish(f"a/{number % 3}", b"%d" % number, 1, retain=True)
+    body = [Made.encoded(record) for record in records(harness.broker.fold, MIDNIGHT_US)]
+    data_dir = tmp_path
+    for generation in range(2):
+        snapshot = write_bootstrap(tmp_path / f"b{generation}", UUID, 1, 50, enumerate(body))
+        data_dir = tmp_path / f"d{generation}"
+        bootstrap(snapshot, data_dir, lambda _line: None)
+        journal = LocalJournal(data_dir)
+        batches = list(journal.scan(0, journal.high_watermark()))
+        assert rows(batches) == []
+        schema = arrow_schema(select("kind,topic,payload,record", "events"))
+        decoded = decode(batches, UUID, 0, 1 << 40, schema, "events")
+        events = pa.Table.from_batches(decoded, schema).to_pylist()
+        kept = {row["topic"]: row["payload"] for row in events if row["kind"] == "retained_set"}
+        assert kept == {"a/0": b"3", "a/1": b"1", "a/2": b"2"}
+        body = [row["record"] for row in events if row["record"] is not None]
 
 
 def test_named_columns_only_in_their_order() -> None:

@@ -16,6 +16,8 @@ from headrace.core.records.elapsed import elapsed_us
 from headrace.core.records.event import decode_event
 from headrace.core.records.queue_record import decode_queue_record
 from headrace.core.records.record import (
+    CARRIED,
+    CARRIED_AT,
     FLAG_DUP,
     FLAG_FRAME,
     FLAG_PRODUCER,
@@ -282,6 +284,32 @@ class FrameMessage(Message):
         high: i64 = self.sequence >> 16
         out[start + _SEQUENCE_AT] = u8(high & 0xFF)
         out[start + _SEQUENCE_AT + 1] = u8(high >> 8)
+
+
+@mypyc_attr(acyclic=True)
+class Carried(Message):
+    """A retained message as the journal of a fresh broker has it that began with the state of another one, in whose
+    journal it was published: of no session of this one."""
+
+    def __init__(self, message: Message) -> None:
+        super().__init__(
+            message.timestamp_us,
+            message.flags & ~FLAG_PRODUCER,
+            0,
+            0,
+            message.tenant,
+            message.origin,
+            message.tenant_len,
+            message.topic,
+            message.properties,
+            message.message_expiry_s,
+            message.payload,
+        )
+
+    def encode_into(self, out: BytesWriter) -> None:
+        start: i64 = len(out)
+        super().encode_into(out)
+        out[start + CARRIED_AT] = CARRIED
 
 
 _KIND_AT: Final = 4

@@ -14,9 +14,10 @@ kind 1, MESSAGE, a 40-byte header and five byte strings, the last one filling th
 
   flags: bits 0-1 QoS, bit 2 retain, bit 3 DUP, bit 4 published with MQTT 5, bit 5 will message,
   bit 6 of an idempotent producer (`producers`), bit 7 published as a frame: `packet_id` is then the lower half of its
-  sequence number, and the u16 at 38 the upper one. `longest` is 1 where 0xFFFFFFFF is the interval itself, the longest
-  that MQTT has, and 0 elsewhere: a headrace of before reads both as none. Properties are in MQTT 5
-  wire encoding without their length, with Topic Alias and Message Expiry Interval taken out.
+  sequence number, and the u16 at 38 the upper one. Of other messages bit 0 of it says that another journal had the
+  message first, whose state this one began with: who wants each message once passes it over. `longest` is 1 where
+  0xFFFFFFFF is the interval itself, the longest that MQTT has, and 0 elsewhere: a headrace of before reads both as none.
+  Properties are in MQTT 5 wire encoding without their length, with Topic Alias and Message Expiry Interval taken out.
 
 kind 2, EVENT: sessions, subscriptions, retained messages, wills. A 16-byte header, then a MessagePack map (`event`)::
 
@@ -151,6 +152,8 @@ SHORT_HEADER: Final = struct.Struct("<IBBHQ")
 MESSAGE_HEADER_SIZE: Final = 40
 SHORT_HEADER_SIZE: Final = 16
 NO_EXPIRY_U32: Final = 0xFFFFFFFF
+CARRIED_AT: Final = 38
+CARRIED: Final = 1  # in the byte there
 LONGEST_EXPIRY: Final = 1 << 40  # in the word of the expiry: the byte `longest`
 
 FLAG_QOS: Final = 0x03

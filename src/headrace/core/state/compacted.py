@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from headrace.core.records.event import Event, SessionClosed, SessionName, SessionOpened, Subscribed
-from headrace.core.records.message import Message
+from headrace.core.records.message import Carried
 from headrace.core.records.queue_record import (
     CLUSTER_MADE,
     DEVICE_OWNED,
@@ -21,7 +21,7 @@ from headrace.core.records.queue_record import (
     QueueRecord,
     queue_record,
 )
-from headrace.core.records.record import FLAG_PRODUCER, Record
+from headrace.core.records.record import Record
 
 if TYPE_CHECKING:
     from headrace.core.state.session import Session
@@ -36,7 +36,7 @@ def records(fold: Fold, now_us: int) -> Iterator[Record]:
     offset = 0
     for tenant in fold.tenants.values():
         for message in tenant.retained.messages():
-            yield _retained(message)
+            yield Carried(message)
             offset += 1
     for session in sorted(fold.by_incarnation.values(), key=_incarnation):
         for event in _session(session, offset, now_us):
@@ -64,12 +64,6 @@ def _queues(fold: Fold, now_us: int) -> Iterator[QueueRecord]:
 
 def _incarnation(session: Session) -> int:
     return session.incarnation
-
-
-def _retained(message: Message) -> Message:
-    """Return a retained message without its publisher's session, packet id and producer, which belong to the old
-    journal."""
-    return message.of_nobody(message.topic, message.flags & ~FLAG_PRODUCER)
 
 
 def _session(session: Session, offset: int, now_us: int) -> list[Event]:
