@@ -15,10 +15,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMinRows
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
+from headrace.journal.backup import backup
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.log import LogSettings
+from headrace.journal.restore import restore
 from headrace_spark.records.schema import MESSAGES
 from headrace_spark.source.options import SourceOptions
+from headrace_spark.source.reading import JournalPartition
 from headrace_spark.source.stream import StreamReader
 from spark.conftest import Writer
 from spark.journals import mixed
@@ -212,6 +215,30 @@ def test_the_consumer_is_where_spark_asks_from(journal: Writer) -> None:
     ConsumerPosition.remove(journal.data_dir, "few")
     assert few.latestOffset(last, limit) is last
     assert ConsumerPosition.list(journal.data_dir) == []  # who has removed it meant it
+
+
+def test_a_stream_goes_on_in_what_was_restored_of_its_journal(journal: Writer, tmp_path: Path) -> None:
+    """Its checkpoint names the epoch of before, in the batch that is done and in one that was planned."""
+    journal.write(mixed(100, 23))
+    few = reader(journal, maxOffsetsPerTrigger="60")
+    limit = few.getDefaultReadLimit()
+    first = few.latestOffset(few.initialOffset(), limit)
+    planned = few.latestOffset(first, limit)
+    backup(journal.data_dir, tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "restored")
+    records, journal = journal.made.records, Writer(tmp_path / "restored")
+    journal.made.records = records
+    journal.write(mixed(10, 24))
+    again = reader(journal)
+    parts = [part for part in again.partitions(first, planned) if isinstance(part, JournalPartition)]
+    assert (min(part.start for part in parts), max(part.end for part in parts)) == (60, 100)
+    assert {part.epoch for part in parts} == {planned["epoch"] + 1}
+    last = again.latestOffset(planned, again.getDefaultReadLimit())
+    assert (last["offset"], last["epoch"]) == (110, planned["epoch"] + 1)
+    again.commit(planned)
+    assert ConsumerPosition.read(journal.data_dir, "few").offset == 100
+    assert again.latestOffset(last, again.getDefaultReadLimit()) is last
+    assert ConsumerPosition.read(journal.data_dir, "few").offset == 110
 
 
 def test_progress_says_what_a_batch_took_and_what_it_left(run: Run, journal: Writer) -> None:

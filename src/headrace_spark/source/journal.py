@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -148,15 +149,31 @@ def offset_at(journal: LogReader, at_us: int) -> int:
     return end
 
 
-def require_history(journal: LogReader, position: JournalOffset) -> None:
-    """Raise ForeignOffset unless `position` was taken from this journal as it is now."""
+def require_history(journal: LogReader, position: JournalOffset) -> JournalOffset:
+    """Return a position as the journal has it now: at the same offset, in the journal's epoch. That may have risen since
+    (a backup was restored) while all that was read is still there.
+
+    Raises ForeignOffset unless what was read below it is what the journal has below it.
+    """
     try:
         journal.check(position.uuid, position.epoch)
+        return position
     except EpochMismatch as error:
+        if position.uuid == journal.uuid and _still_has(journal, position):
+            return replace(position, epoch=journal.epoch)
         raise ForeignOffset(
             f"{error}. {journal.location} is not the journal that the checkpoint was made with, or it was cut "
             "back since: use the right data directory, or a new checkpoint and consumer"
         ) from None
+
+
+def _still_has(journal: LogReader, position: JournalOffset) -> bool:
+    """Return whether the record before an older epoch's position is one that was there then: what comes in the place of
+    records that were cut is of a newer epoch. False too where the journal has let go of it, since nobody can tell."""
+    if position.epoch >= journal.epoch or position.offset > journal.high_watermark():
+        return False
+    found = _epoch_before(journal, position.offset)
+    return found is not None and 0 <= found <= position.epoch
 
 
 GO_ON: Final = "failOnDataLoss=false, or `archive --no-fail-on-data-loss`"
@@ -232,6 +249,8 @@ def commit(journal: LogReader, consumer: str, position: JournalOffset, owner: st
     """Note that everything below `position` is processed: retention may have it. Registers again a consumer that was
     dropped.
 
-    Raises LakeConflict if the consumer belongs to another owner.
+    Raises LakeConflict if the consumer belongs to another owner, ForeignOffset where the journal has others below.
     """
+    if position.epoch != journal.epoch:
+        position = require_history(journal, position)
     journal.consumers.commit(consumer, position.uuid, position.epoch, position.offset, owner)

@@ -106,9 +106,10 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         """Return `start` with a position for each journal: one that joined the query later begins as a new query
         does."""
         given = StreamOffset.from_dict(start)
+        positions = dict(given.positions)
         for uuid, position in given.positions.items():
             if uuid in journals:
-                require_history(journals[uuid], position)
+                positions[uuid] = require_history(journals[uuid], position)
             elif len(given.positions) == 1 == len(journals):
                 require_history(next(iter(journals.values())), position)
             else:
@@ -117,7 +118,6 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
                     "name its broker again in option path, or use a new checkpoint"
                 )
         begun = dict(given.begun)
-        positions = dict(given.positions)
         for uuid, journal in journals.items():
             if uuid not in positions:
                 begun[uuid] = self._joined[uuid] = self._joined.get(uuid, -1)

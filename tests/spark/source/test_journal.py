@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from headrace.journal.backup import backup
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.log import LogSettings
 from headrace.journal.reader import JournalReader
+from headrace.journal.restore import restore
 from headrace.journal.snapshot import SnapshotWriter
 from headrace_spark.base.errors import BadOption, DataLoss, ForeignOffset, JournalMissing
 from headrace_spark.records.schema import MESSAGES
@@ -52,6 +54,59 @@ def test_history(reader: LogReader) -> None:
     ):
         with pytest.raises(ForeignOffset, match="or a new checkpoint and consumer"):
             require_history(reader, foreign)
+
+
+def test_a_restored_journal_goes_on_where_all_that_was_read_is_there(journal: Writer, tmp_path: Path) -> None:
+    """Its epoch has risen. What was cut is known by the epoch of the record that has come in its place."""
+    journal.write(mixed(300))
+    before = open_journal(journal.data_dir)
+    backup(journal.data_dir, tmp_path / "backup")
+    whole, cut = (
+        restored(tmp_path / "backup", tmp_path / name, end) for name, end in (("a", None), ("b", 200))
+    )
+    for step in range(2):  # nothing is written yet; others are, at the offsets of what was cut
+        end = JournalOffset(before.uuid, before.epoch, 300)
+        assert require_history(open_journal(whole.data_dir), end) == JournalOffset(
+            before.uuid, before.epoch + 1, 300
+        )
+        for offset, is_there in ((1, True), (200, True), (201, False), (300, False)):
+            found = open_journal(cut.data_dir)
+            position = JournalOffset(before.uuid, before.epoch, offset)
+            if is_there:
+                register(found, "a", offset)
+                commit(found, "a", position)
+                assert registered_offset(found, "a") == offset
+            else:
+                with pytest.raises(ForeignOffset, match="or a new checkpoint and consumer"):
+                    require_history(found, position)
+                with pytest.raises(ForeignOffset):
+                    commit(found, "a", position)
+        newer = JournalOffset(before.uuid, before.epoch + 2, 100)
+        with pytest.raises(ForeignOffset):
+            require_history(open_journal(whole.data_dir), newer)
+        if not step:
+            whole.write(mixed(50, 2))
+            cut.write(mixed(150, 3))
+
+
+def test_of_an_older_epoch_nobody_can_tell_what_the_journal_has_let_go_of(
+    journal: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal.write(mixed(300))
+    backup(journal.data_dir, tmp_path / "backup")
+    found = open_journal(restored(tmp_path / "backup", tmp_path / "a").data_dir)
+    monkeypatch.setattr(JournalReader, "complete_offset", lambda _self: 200)
+    assert require_history(found, JournalOffset(found.uuid, found.epoch - 1, 201)).epoch == found.epoch
+    with pytest.raises(ForeignOffset):
+        require_history(found, JournalOffset(found.uuid, found.epoch - 1, 200))
+
+
+def restored(source: Path, data_dir: Path, end: int | None = None) -> Writer:
+    """What a backup gives, to be written further."""
+    manifest = restore(source, data_dir, end)
+    writer = Writer(data_dir)
+    writer.made.records = list(mixed(manifest.high_watermark).records)
+    return writer
 
 
 def test_retention(reader: LogReader, monkeypatch: pytest.MonkeyPatch) -> None:
