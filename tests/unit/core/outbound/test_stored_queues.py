@@ -410,7 +410,7 @@ def test_a_shard_that_rests_asks_its_stores_for_nothing() -> None:
     stored.rest()
     harness.pass_s()
     assert harness.store.streams == {}
-    assert not stored.go_on()
+    assert not stored.ask_stores()
 
 
 def test_what_the_journal_has_lost_is_read_from_a_store_that_has_it_too() -> None:
