@@ -34,7 +34,7 @@ FENCE = re.compile(
     r"(?:^ *<!-- (?P<remark>not run: [^>]+?|with Spark) -->\n)?^ *```(?P<language>\w*)\n(?P<text>.*?)^ *```$",
     re.MULTILINE | re.DOTALL,
 )
-PORTS = re.compile(r"(?<![\d.])(1883|1884|8883|8084|18830|18831|9090)\b")
+PORTS = re.compile(r"(?<![\d.])(1883|1884|8883|8084|18830|18831|9090|9092)\b")
 DEADLINE_S = 400.0  # a job on a busy machine
 PASSWORD = b"correct horse\n"
 
