@@ -6,11 +6,13 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
-from broker_process import headrace
+from broker_process import headrace, wait_until
+from headrace.storage.kafka.claims import Claims, HandOver, Stage
 from headrace.storage.kafka.owner import TOO_LARGE
 from kafka_server import WITHIN_S, KafkaServer
 
@@ -69,6 +71,71 @@ def test_partitions_that_somebody_has_added_are_no_shards(kafka: KafkaServer, cl
         assert time.monotonic() < deadline, state
         time.sleep(0.1)
     assert ([one.shard for one in state.shards], state.unsafe) == ([0], [])
+
+
+# The group that shares the shards
+
+
+class Member:
+    """One worker's membership, polled by a thread as a loop would."""
+
+    def __init__(self, cluster: str, shards: int) -> None:
+        from headrace.storage.kafka.cluster_url import ClusterUrl
+        from headrace.storage.kafka.group import Group
+
+        url = ClusterUrl.parse(cluster)
+        self.claims = Claims(shards, lambda: 0.5, time.monotonic())
+        self.group = Group(url.bootstrap, url.shards, "w", self.claims)
+        self._is_over = threading.Event()
+        self._stands_still = threading.Event()
+        self._thread = threading.Thread(target=self._poll)
+        self._thread.start()
+
+    def _poll(self) -> None:
+        while not self._is_over.wait(0.05):
+            if self._stands_still.is_set():
+                continue
+            self.group.poll()
+            self.claims.on_time(time.monotonic())
+            for action in self.claims.take_actions():
+                if isinstance(action, HandOver):
+                    self.claims.on_ended(action.shard, time.monotonic())
+            for shard in range(4):
+                if self.claims.stage(shard) is Stage.TAKING:
+                    self.group.ask(shard, partial(self._take, shard))
+
+    def _take(self, shard: int) -> None:
+        if self.claims.stage(shard) is Stage.TAKING:
+            assert self.claims.is_advised(shard, time.monotonic())
+            self.claims.on_owned(shard, time.monotonic())
+
+    @property
+    def owned(self) -> list[int]:
+        return [shard for shard in range(4) if self.claims.stage(shard) is Stage.OWNED]
+
+    def stand_still(self) -> None:
+        self._stands_still.set()
+
+    def leave(self) -> None:
+        """Leave in good order, or end what has stood still."""
+        self._is_over.set()
+        self._thread.join()
+        self.group.close()
+
+
+def test_two_workers_share_the_shards_and_one_that_stands_still_is_replaced(kafka: KafkaServer) -> None:
+    cluster = kafka.make_cluster(4)
+    members = [Member(cluster, 4)]
+    try:
+        wait_until(lambda: members[0].owned == [0, 1, 2, 3], "the first has all", WITHIN_S)
+        members.append(Member(cluster, 4))
+        wait_until(lambda: [len(one.owned) for one in members] == [2, 2], "each has its share", WITHIN_S)
+        assert sorted(members[0].owned + members[1].owned) == [0, 1, 2, 3]
+        members[0].stand_still()
+        wait_until(lambda: members[1].owned == [0, 1, 2, 3], "the second has all", WITHIN_S)
+    finally:
+        for one in members:
+            one.leave()
 
 
 # The clients of a partition

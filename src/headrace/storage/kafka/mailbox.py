@@ -61,21 +61,22 @@ class Mailbox:
         self._loop: AbstractEventLoop | None = None
 
     def on_report(self, token: int, offset: int | None, error: str) -> None:
-        self._put(partial(self._told.on_report, token, offset, error))
+        self.put(partial(self._told.on_report, token, offset, error))
 
     def on_records(self, reading: int, records: Records) -> None:
-        self._put(partial(self._told.on_records, reading, records))
+        self.put(partial(self._told.on_records, reading, records))
 
     def on_end(self, reading: int, end: int) -> None:
-        self._put(partial(self._told.on_end, reading, end))
+        self.put(partial(self._told.on_end, reading, end))
 
     def on_missing(self, reading: int, start: int) -> None:
-        self._put(partial(self._told.on_missing, reading, start))
+        self.put(partial(self._told.on_missing, reading, start))
 
     def on_trouble(self, what: str) -> None:
-        self._put(partial(self._told.on_trouble, what))
+        self.put(partial(self._told.on_trouble, what))
 
-    def _put(self, letter: Callable[[], None]) -> None:
+    def put(self, letter: Callable[[], None]) -> None:
+        """Have a function called on the thread of the shard, behind what has come before. May be called on any thread."""
         self._letters.append(letter)
         loop = self._loop
         if loop is None:

@@ -8,11 +8,13 @@ and the shard is owned: the next record offset is known then. What the cache has
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -67,6 +69,7 @@ MIB: Final = 1 << 20
 MARK_BYTES: Final = 64 * MIB  # of the journal from one MARK to the next, at most: up to one it is deleted
 CONFIRMED_WITHIN_S: Final = 30.0
 START_WITHIN_S: Final = 60.0  # without anything heard of Kafka a start fails; a service manager tries again
+NAMED_WITHIN_S: Final = 10.0  # by the group, of a shard that is read to its end
 OVERHEAD_BYTES: Final = 64 << 10  # of a record beside its value, and of a copy beside its message
 ROOM_BYTES: Final = (
     1 << 40
@@ -75,6 +78,12 @@ ROOM_BYTES: Final = (
 
 class ShardElsewhere(JournalError):
     """Another worker owns the shard."""
+
+
+class NotNamed(JournalError):
+    """The group does not name this worker for the shard, by now."""
+
+    retry_helps = True
 
 
 class KafkaLost(JournalError):
@@ -95,11 +104,17 @@ class SnapshotIntervals:
     seconds: float = 300.0
 
 
+def _at_once(tell: Callable[[], None]) -> None:
+    """Say that the shard is this worker's, which owns all by its configuration."""
+    tell()
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
     """What a shard's storage is told: the id of the topic and its partition, which name the journal; what the worker is
     called in the partition; how clients are made that tell a hearer, of the journal's partition and of that of
-    snapshots; when a snapshot is due, and who watches what is done in slices."""
+    snapshots; when a snapshot is due; who watches what is done in slices; and how the group is asked whether the
+    shard is this worker's, which calls back if it is, on any thread."""
 
     topic_id: str
     partition: int
@@ -108,6 +123,7 @@ class KafkaSettings:
     connect_snapshots: Callable[[Hearer], Clients]
     intervals: SnapshotIntervals = SnapshotIntervals()
     watchdog: Watchdog = field(default_factory=Watchdog)
+    ask: Callable[[Callable[[], None]], None] = _at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +245,7 @@ class KafkaStorage:
         self._keeping = Keeping()
         self._sought: _Sought | None = None
         self._numbered_to = 0  # of readings, those of all owners
+        self._unnamed_since = math.inf  # the group was asked then, and has not answered
         self._place = KafkaPlace(self, self._snapshot_topic, self._keeping)
         self._snapshotting: Snapshotting | None = None
         self._broker: Broker | None = None
@@ -315,6 +332,8 @@ class KafkaStorage:
                 self._begin_anew()
             elif self._ended is not None:
                 raise self._ended
+            elif self._clock() - self._unnamed_since > NAMED_WITHIN_S:
+                raise NotNamed(f"{self._name}: the group does not name this worker for it")
             elif self._clock() - self._heard_at > START_WITHIN_S:
                 raise self._silent()
         if not self._keeping.is_witnessed:
@@ -544,7 +563,13 @@ class KafkaStorage:
         self._clients.append(action.token, action.value)
 
     def _do_ask(self, action: Action) -> None:
-        self._owner.on_advice(self._clock())  # the shard is this node's by its configuration
+        self._unnamed_since = min(self._unnamed_since, self._clock())
+        self._settings.ask(partial(self._mailbox.put, self._on_advice))
+
+    def _on_advice(self) -> None:
+        self._unnamed_since = math.inf
+        self._owner.on_advice(self._clock())
+        self._act()
 
     def _do_delete(self, action: Action) -> None:
         assert isinstance(action, Delete)

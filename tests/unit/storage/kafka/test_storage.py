@@ -34,6 +34,7 @@ from headrace.storage.kafka.storage import (
     KafkaLost,
     KafkaSilent,
     KafkaStorage,
+    NotNamed,
     ShardElsewhere,
     uuid_of,
 )
@@ -272,6 +273,26 @@ def test_a_start_without_an_answer_ends(tmp_path: Path, monkeypatch: pytest.Monk
     partition.is_away = True
     with pytest.raises(KafkaSilent):
         lived(partition, tmp_path, see_three)
+
+
+def test_a_shard_that_the_group_does_not_name_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "NAMED_WITHIN_S", 0.3)
+    shard = FakeShard()
+    with pytest.raises(NotNamed):
+        KafkaStorage(shard.settings(ask=lambda _: None), tmp_path, print)
+    assert shard.values == []
+    asked: list[Callable[[], None]] = []
+
+    def answer_the_second(tell: Callable[[], None]) -> None:
+        asked.append(tell)
+        if len(asked) == 2:
+            tell()
+
+    monkeypatch.setattr(module, "NAMED_WITHIN_S", 10.0)
+    KafkaStorage(shard.settings(ask=answer_the_second), tmp_path, print).close()
+    assert len(shard.values) == 1
 
 
 def test_nothing_is_heard_once_it_is_given_up(tmp_path: Path) -> None:
