@@ -57,7 +57,6 @@ TESTED_TOGETHER = {
     "tests/e2e/test_kafka_brokers.py": ["headrace/storage/kafka/cluster.py"],
     "tests/e2e/test_kafka.py": [
         "headrace/storage/kafka/group.py",
-        "headrace/storage/kafka/partition_client.py",
         "headrace/storage/kafka/topics.py",
     ],
     "tests/unit/storage/kafka/test_owner.py": [

@@ -3,6 +3,9 @@
 `PartitionClient` does what an owner wants done (`actions`): its methods are called on the loop, or on the thread that
 recovers a shard, and never wait for Kafka. What Kafka answers is told on threads of their own: one for each producer,
 which does nothing but wait for reports, and one that reads when it is asked to. Whoever is told passes it on to the loop.
+
+A client that cannot be made, for want of threads or memory, is made later: the append that needed it is reported as
+failed, and the reading begins again.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from headrace.backoff import Backoff
 from headrace.storage.kafka.cluster_state import RECORD_BYTES_MAX
 from headrace.storage.kafka.mailbox import Hearer, Records
 from headrace.storage.kafka.owner import REPORTED_WITHIN_S, TOO_LARGE
@@ -22,6 +26,7 @@ from headrace.storage.kafka.owner import REPORTED_WITHIN_S, TOO_LARGE
 POLL_S: Final = 0.2  # after so long a producer that was given up is gone
 ASK_S: Final = 5.0  # for one answer about the ends of the partition
 PAUSE_S: Final = 0.1  # after one that did not come
+LONGEST_PAUSE_S: Final = 5.0
 READ_S: Final = 0.5  # for so long one call waits for records
 READ_RECORDS: Final = 64  # that one call takes at most
 HANDED_OVER_MAX: Final = 2  # calls whose records nobody has taken yet
@@ -44,8 +49,12 @@ class PartitionClient:
 
     def append(self, token: int, value: bytes) -> None:
         """Append a record."""
-        if self._appender is None:
-            self._appender = _Appender(self._bootstrap, self._topic, self._partition, self._hearer)
+        try:
+            if self._appender is None:
+                self._appender = _Appender(self._bootstrap, self._topic, self._partition, self._hearer)
+        except _NOT_NOW as error:
+            self._hearer.on_report(token, None, f"a client of Kafka cannot be made now: {error}")
+            return
         self._appender.append(token, value)
 
     def purge(self) -> None:
@@ -64,16 +73,24 @@ class PartitionClient:
 
     def delete(self, offset: int) -> None:
         """Delete what the partition has below `offset`. What fails is told, and is done with the next one."""
-        if self._admin is None:
-            self._admin = AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 0})
         place = TopicPartition(self._topic, self._partition, offset)
-        for future in self._admin.delete_records([place]).values():
+        try:
+            if self._admin is None:
+                self._admin = AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 0})
+            futures = self._admin.delete_records([place]).values()
+        except _NOT_NOW as error:
+            self._not_deleted(error)
+            return
+        for future in futures:
             future.add_done_callback(self._deleted)
 
     def _deleted(self, future: Any) -> None:
         error = future.exception()
         if error is not None:
-            self._hearer.on_trouble(f"records that nobody needs were not deleted: {error}")
+            self._not_deleted(error)
+
+    def _not_deleted(self, error: BaseException) -> None:
+        self._hearer.on_trouble(f"records that nobody needs were not deleted: {error}")
 
     def close(self) -> None:
         """End all threads; those that wait for Kafka end a little later."""
@@ -165,6 +182,10 @@ class _Reader:
         }
         self._condition = threading.Condition()
         self._wanted: tuple[int, int] | None = None
+        self._under_way: tuple[int, int] | None = None
+        self._pauses = Backoff(
+            PAUSE_S, LONGEST_PAUSE_S
+        )  # before another client takes the place of one that failed
         self._newest = 0
         self._is_stopped = False
         self._room = threading.Semaphore(HANDED_OVER_MAX)
@@ -176,9 +197,15 @@ class _Reader:
             self._wanted = reading, offset
             self._newest = reading
             self._condition.notify()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="kafka-reader", daemon=True)
-            self._thread.start()
+        if self._thread is not None:
+            return
+        thread = threading.Thread(target=self._serve, name="kafka-reader", daemon=True)
+        try:
+            thread.start()
+        except _NOT_NOW as error:  # whoever waits for this reading asks for another one
+            self._hearer.on_trouble(f"the partition cannot be read now: {error}")
+        else:
+            self._thread = thread
 
     def taken(self) -> None:
         """Let one more call's records be handed over."""
@@ -191,10 +218,24 @@ class _Reader:
             self._condition.notify()
 
     def _serve(self) -> None:
-        consumer = Consumer(self._config)
+        """Read what is wanted until the end. A client that fails is given up, and the reading that it had begins anew by
+        another one."""
+        while not self._is_stopped:
+            try:
+                self._serve_by(Consumer(self._config))
+            except Exception as error:  # noqa: BLE001  the thread is all there is to read by
+                self._hearer.on_trouble(f"the partition cannot be read now: {error}")
+                with self._condition:
+                    self._wanted = self._wanted or self._under_way
+                    self._condition.wait_for(lambda: self._is_stopped, self._pauses.next_s())
+
+    def _serve_by(self, consumer: Consumer) -> None:
         try:
             while (wanted := self._next()) is not None:
+                self._under_way = wanted
                 self._run(consumer, *wanted)
+                self._under_way = None
+                self._pauses.lasted(LONGEST_PAUSE_S)
         finally:
             consumer.close()
 
@@ -287,7 +328,17 @@ class _Reader:
         return True
 
 
-_OUT_OF_RANGE: Final = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET)
+_NOT_NOW: Final = (
+    KafkaException,
+    RuntimeError,
+    OSError,
+    MemoryError,
+)  # RuntimeError: no thread can be started
+_OUT_OF_RANGE: Final = (
+    KafkaError.OFFSET_OUT_OF_RANGE,
+    KafkaError._AUTO_OFFSET_RESET,
+    KafkaError._LOG_TRUNCATION,
+)
 
 
 def _reason_of(error: KafkaError) -> str:
