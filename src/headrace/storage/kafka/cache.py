@@ -9,7 +9,8 @@
     16  16  uuid of the journal
     32  16  the machine's boot (`/proc/sys/kernel/random/boot_id`) in which the file was written
     48   8  base offset: the offset of the first record
-    56   8  zero
+    56   1  1: the cache begins with this file, 0: with an older one
+    57   7  zero
 
 and then entries, one a batch:
 
@@ -25,13 +26,15 @@ and then entries, one a batch:
 
 What the system has not written is lost with the power, and not with the process: so files of another boot are thrown
 away, and of this one all but the last entry is whole. Whether the newest entry still stands in the partition is the
-owner's to find out. Nothing here is needed: what is missing or damaged is read from Kafka once more.
+owner's to find out. Nothing here is needed: where something is missing or damaged, everything is read from Kafka once
+more. So the header of the oldest file is overwritten when that shows, for whoever opens the cache next.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
@@ -64,7 +67,7 @@ BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _FILE_MAGIC: Final = b"HRKC"
 _MAGIC: Final = b"\xd7HRC"
 _FILE: Final = Struct("<4sI56s")
-_FILE_REST: Final = Struct("<H6x16s16sQ8x")
+_FILE_REST: Final = Struct("<H6x16s16sQ?7x")
 _ENTRY: Final = Struct("<4sI136s")
 _ENTRY_REST: Final = Struct("<qq16sH6x96s")
 FILE_HEADER_SIZE: Final = _FILE.size
@@ -72,7 +75,8 @@ ENTRY_HEADER_SIZE: Final = _ENTRY.size
 
 
 class CacheDamaged(JournalError):
-    """A batch of the cache does not pass its checks. Kafka has it, and the next start reads it from there."""
+    """A batch of the cache does not pass its checks, or is gone. Kafka has it, and whoever opens the shard next reads it
+    from there."""
 
     retry_helps = True
 
@@ -85,6 +89,7 @@ class _File:
     base_offset: int
     end_offset: int
     size: int = FILE_HEADER_SIZE
+    is_first: bool = False
     index: OffsetIndex = field(default_factory=OffsetIndex)
     indexed_to: int = 0
 
@@ -135,7 +140,7 @@ class Cache:
         ]
         for name in names:
             file = self._opened(self.directory / name)
-            if file is None or (self._files and file.base_offset != self.next_offset):
+            if file is None or not self._goes_on(file):
                 return False
             if file.end_offset > file.base_offset:
                 self._files.append(file)
@@ -146,29 +151,33 @@ class Cache:
             self._disk.truncate(self._fd, self._files[-1].size)
         return True
 
+    def _goes_on(self, file: _File) -> bool:
+        """Return whether nothing is missing before a file: somebody may have removed old ones."""
+        return file.base_offset == self.next_offset if self._files else file.is_first
+
     def _opened(self, path: Path) -> _File | None:
         fd = self._disk.open(path)
         try:
-            base_offset = self._base_offset_in(self._disk.read_fully(fd, FILE_HEADER_SIZE, 0))
-            if base_offset is None or path.name != file_name(base_offset, SUFFIX):
-                return None
-            file = _File(path, base_offset, base_offset)
-            self._walk(fd, file)
+            file = self._file_of(path, self._disk.read_fully(fd, FILE_HEADER_SIZE, 0))
+            if file is not None:
+                self._walk(fd, file)
             return file
         finally:
             self._disk.close(fd)
 
-    def _base_offset_in(self, header: bytes) -> int | None:
-        """Return the base offset that a file header has; None if the file is of no use."""
+    def _file_of(self, path: Path, header: bytes) -> _File | None:
+        """Return what a file header says; None if the file is of no use."""
         if len(header) < FILE_HEADER_SIZE:
             return None
         magic, crc, rest = _FILE.unpack(header)
         if magic != _FILE_MAGIC or crc32(rest) != crc:
             return None
-        version, uuid, boot, base_offset = _FILE_REST.unpack(rest)
+        version, uuid, boot, base_offset, is_first = _FILE_REST.unpack(rest)
         if (version, uuid, boot) != (VERSION, self._uuid, self._boot):
             return None
-        return int(base_offset)
+        if path.name != file_name(base_offset, SUFFIX):
+            return None
+        return _File(path, base_offset, base_offset, is_first=is_first)
 
     def _walk(self, fd: int, file: _File) -> None:
         """Find the entries of a file, up to the first that is not whole."""
@@ -219,17 +228,21 @@ class Cache:
         self.standing = standing
 
     def _begin(self, base_offset: int) -> None:
-        path = self.directory / file_name(base_offset, SUFFIX)
-        rest = _FILE_REST.pack(VERSION, self._uuid, self._boot, base_offset)
-        fd = self._disk.create(path)
+        file = _File(self.directory / file_name(base_offset, SUFFIX), base_offset, base_offset)
+        file.is_first = not self._files
+        fd = self._disk.create(file.path)
         try:
-            self._disk.write_fully(fd, [_FILE.pack(_FILE_MAGIC, crc32(rest), rest)], 0)
+            self._write_header(fd, file)
         except OSError:
             self._disk.close(fd)
             raise
         self._let_go()
         self._fd = fd
-        self._files.append(_File(path, base_offset, base_offset))
+        self._files.append(file)
+
+    def _write_header(self, fd: int, file: _File) -> None:
+        rest = _FILE_REST.pack(VERSION, self._uuid, self._boot, file.base_offset, file.is_first)
+        self._disk.write_fully(fd, [_FILE.pack(_FILE_MAGIC, crc32(rest), rest)], 0)
 
     def clear(self) -> None:
         """Throw everything away. Raises OSError."""
@@ -243,8 +256,18 @@ class Cache:
     def drop_below(self, offset: int) -> None:
         """Remove the files that hold nothing from `offset` on; the newest stays. Raises OSError."""
         while len(self._files) > 1 and self._files[0].end_offset <= offset:
+            self._make_first(self._files[1])
             self._disk.unlink(self._files[0].path)
             del self._files[0]
+
+    def _make_first(self, file: _File) -> None:
+        """Note in a file that nothing is missing if nothing is before it."""
+        file.is_first = True
+        fd = self._disk.open(file.path, write=True)
+        try:
+            self._write_header(fd, file)
+        finally:
+            self._disk.close(fd)
 
     def close(self) -> None:
         """Give up the open file."""
@@ -270,7 +293,10 @@ class Cache:
 
     def read_batch(self, offset: int) -> Batch:
         """Return the batch that holds `offset`. Raises OffsetOutOfRange, CacheDamaged, OSError."""
-        return next(self.scan(offset, offset + 1))
+        found = next(self.scan(offset, offset + 1), None)
+        if found is None:
+            raise self._damaged(self.directory, 0, f"no batch holds offset {offset}")
+        return found
 
     def scan(self, start: int, end: int | None = None) -> Iterator[Batch]:
         """Yield the batches that hold the offsets from `start` up to `end` (default: the newest). The first may begin
@@ -287,24 +313,38 @@ class Cache:
     def _batches_in(self, file: _File, start: int, until: int) -> Iterator[Batch]:
         """Yield the batches of a file that hold offsets from `start` up to `until`."""
         _, position, _ = file.index.span(max(start, file.base_offset), file.size)
-        fd = self._disk.open(file.path)
+        try:
+            fd = self._disk.open(file.path)
+        except FileNotFoundError as error:
+            raise self._damaged(file.path, 0, "it is gone") from error
         try:
             following = file.base_offset
             while position < file.size and following < until:
                 head = self._disk.read_fully(fd, ENTRY_HEADER_SIZE + BATCH_HEADER_SIZE, position)
                 size = batch_size_at(head, ENTRY_HEADER_SIZE)
                 if not size:
-                    raise CacheDamaged(f"{file.path}, byte {position}: no batch begins there")
+                    raise self._damaged(file.path, position, "no batch begins there")
                 following = batch_range_at(head, ENTRY_HEADER_SIZE)[1]
                 if following > start:
                     data = self._disk.read_fully(fd, size, position + ENTRY_HEADER_SIZE)
                     batch = unpack_batch(data, 0, self._seed)
                     if batch is None:
-                        raise CacheDamaged(f"{file.path}, byte {position}: a batch does not pass its checks")
+                        raise self._damaged(file.path, position, "a batch does not pass its checks")
                     yield batch
                 position += ENTRY_HEADER_SIZE + size
         finally:
             self._disk.close(fd)
+
+    def _damaged(self, path: Path, position: int, what: str) -> CacheDamaged:
+        """Have whoever opens the cache next throw it away; return the error that says why. The files serve as they are
+        until then."""
+        with suppress(OSError):
+            fd = self._disk.open(self._files[0].path, write=True)
+            try:
+                self._disk.write_fully(fd, [bytes(FILE_HEADER_SIZE)], 0)
+            finally:
+                self._disk.close(fd)
+        return CacheDamaged(f"{path}, byte {position}: {what}")
 
 
 def boot_id() -> bytes:

@@ -52,7 +52,7 @@ from headrace.storage.kafka.actions import (
     Replay,
     Stale,
 )
-from headrace.storage.kafka.cache import DIRECTORY, Cache
+from headrace.storage.kafka.cache import DIRECTORY, Cache, CacheDamaged
 from headrace.storage.kafka.cluster_state import RECORD_BYTES_MAX
 from headrace.storage.kafka.entry import BatchEntry, Entry, FloorEntry, MarkEntry
 from headrace.storage.kafka.envelope import BITS
@@ -144,8 +144,15 @@ def uuid_of(topic_id: str, partition: int) -> bytes:
 class KafkaLog:
     """The journal as `LocalJournal` uses it: what is appended goes to the owner, what is read comes from the cache."""
 
-    def __init__(self, seed: int, cache: Cache, append: Callable[[BatchEntry], None]) -> None:
+    def __init__(
+        self,
+        seed: int,
+        cache: Cache,
+        append: Callable[[BatchEntry], None],
+        damaged: Callable[[CacheDamaged], None],
+    ) -> None:
         self.next_offset = 0
+        self._damaged = damaged
         self.high_watermark = 0
         self._seed = seed
         self._cache = cache
@@ -179,7 +186,11 @@ class KafkaLog:
     def read_batch(self, offset: int) -> Batch:
         """Return the batch that holds `offset`, which is below the high watermark. Raises OffsetOutOfRange, CacheDamaged,
         OSError."""
-        return self._cache.read_batch(offset)
+        try:
+            return self._cache.read_batch(offset)
+        except CacheDamaged as error:
+            self._damaged(error)
+            raise
 
 
 class KafkaStorage:
@@ -201,7 +212,7 @@ class KafkaStorage:
         self._clock = clock
         self._uuid = uuid_of(settings.topic_id, settings.partition)
         self._cache = self._opened_cache(directory / DIRECTORY)
-        self._log = KafkaLog(seed_of(self._uuid), self._cache, self._append)
+        self._log = KafkaLog(seed_of(self._uuid), self._cache, self._append, self._on_damage)
         local = LocalJournal(self._log, OffsetOutOfRange, report)
         local.is_contested = True
         self.journal: JournalPort = local
@@ -510,9 +521,7 @@ class KafkaStorage:
         except JournalError as error:  # records that a newer headrace alone can read
             if self._events is None:
                 raise  # to whoever waits for the start
-            self._owner.give_up()
-            self._fail(error)
-            self._act()
+            self._end(error)
         finally:
             self._clients.taken()
 
@@ -669,6 +678,17 @@ class KafkaStorage:
     def _do_lost(self, action: Action) -> None:
         assert isinstance(action, Lost)
         self._fail(KafkaLost(f"{self._name}: {action.reason}"))
+
+    def _on_damage(self, error: CacheDamaged) -> None:
+        """End the shard, once whoever reads has heard that it is to wait: it is taken again with what Kafka has."""
+        if self._events is not None:
+            asyncio.get_running_loop().call_soon(self._end, error)
+
+    def _end(self, error: JournalError) -> None:
+        """Own the shard no more, and tell why."""
+        self._owner.give_up()
+        self._fail(error)
+        self._act()
 
     def _fail(self, error: JournalError | OSError) -> None:
         """Tell, once and last, that nothing can be made durable any more."""

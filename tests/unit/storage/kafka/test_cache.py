@@ -138,7 +138,7 @@ def test_large_batches_are_found_through_the_index(tmp_path: Path) -> None:
 
 
 def test_damage_is_no_fact_about_the_record(tmp_path: Path) -> None:
-    """Kafka has it: whoever asks waits, and the next start throws nothing away that it needs."""
+    """Kafka has it: whoever asks waits, and whoever opens the cache next has it read from there."""
     filled(tmp_path, 3).close()
     (path,) = tmp_path.glob("*.cache")
     data = bytearray(path.read_bytes())
@@ -149,6 +149,41 @@ def test_damage_is_no_fact_about_the_record(tmp_path: Path) -> None:
         cache.read_batch(0)
     assert error.value.retry_helps
     assert cache.read_batch(2).base_offset == 2
+    cache.close()
+    assert opened(tmp_path).standing is None
+
+
+def of_many_files(path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
+    """A cache of six batches with two in each file."""
+    monkeypatch.setattr(module, "FILE_BYTES", 400)
+    return filled(path, 6)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_file_that_somebody_removes_is_no_fact_about_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    cache = of_many_files(tmp_path, monkeypatch)
+    sorted(tmp_path.glob("*.cache"))[number].unlink()
+    with pytest.raises(CacheDamaged):
+        cache.read_batch(4 * number)
+    cache.close()
+    assert opened(tmp_path).standing is None
+
+
+def test_the_oldest_file_is_missed_at_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_many_files(tmp_path, monkeypatch).close()
+    min(tmp_path.glob("*.cache")).unlink()
+    assert opened(tmp_path).standing is None
+
+
+def test_a_file_that_nobody_needs_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = of_many_files(tmp_path, monkeypatch)
+    cache.drop_below(5)
+    cache.close()
+    again = opened(tmp_path)
+    assert (again.start_offset, again.next_offset) == (4, 12)
+    assert again.read_batch(4).base_offset == 4
 
 
 def test_what_was_thrown_away_is_gone_from_the_disk(tmp_path: Path) -> None:

@@ -17,18 +17,18 @@ import pytest
 from harness import message
 from headrace.core.homes import Homes
 from headrace.core.ports.clock import Clock
-from headrace.core.ports.journal import GONE
+from headrace.core.ports.journal import GONE, NOT_NOW
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
 from headrace.core.records.record import FLAG_RETAIN
 from headrace.core.worker import Worker
 from headrace.journal.disk import Disk
 from headrace.journal.errors import JournalLocked, UnsupportedFormat
-from headrace.journal.segment import seed_of
+from headrace.journal.segment import BATCH_HEADER_SIZE, seed_of
 from headrace.services.ticks import LoopScheduler
 from headrace.services.watchdog import Watchdog
 from headrace.storage.kafka import storage as module
-from headrace.storage.kafka.cache import DIRECTORY
+from headrace.storage.kafka.cache import DIRECTORY, ENTRY_HEADER_SIZE, FILE_HEADER_SIZE, CacheDamaged
 from headrace.storage.kafka.envelope import LEVEL, pack_owned
 from headrace.storage.kafka.storage import (
     KafkaLost,
@@ -68,7 +68,11 @@ class Run:
         self.worker = Worker(scheduler, clock, BrokerSettings(), Homes())
         scheduler.end_tick = self.worker.end_tick
         self.broker = self.worker.own(0, self.storage.journal)
-        self.found = self.storage.recover(self.broker, self.said.append)
+        try:
+            self.found = self.storage.recover(self.broker, self.said.append)
+        except BaseException:
+            self.storage.close()
+            raise
 
     def start(self) -> None:
         self.storage.start(StorageEvents(self.durable, self.failed, self.full), None)
@@ -344,6 +348,38 @@ def test_a_cache_that_cannot_be_opened_lets_the_directory_go(tmp_path: Path) -> 
         lived(FakeShard(), tmp_path, write_three)
     (tmp_path / DIRECTORY).unlink()
     lived(FakeShard(), tmp_path, write_three)
+
+
+def damage(folder: Path) -> None:
+    """Change a byte of the first batch in the cache, as a disk may."""
+    path = min((folder / DIRECTORY).glob("*.cache"))
+    data = bytearray(path.read_bytes())
+    data[FILE_HEADER_SIZE + ENTRY_HEADER_SIZE + BATCH_HEADER_SIZE + 1] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_cache_that_is_damaged_is_read_from_kafka_again(tmp_path: Path) -> None:
+    shard = FakeShard()
+    lived(shard, tmp_path, write_three)
+
+    async def look(run: Run) -> None:
+        damage(tmp_path)
+        assert run.storage.journal.fetch(0) is NOT_NOW
+        await run.until(lambda: bool(run.heard))
+        assert isinstance(run.heard[0], CacheDamaged)
+        assert run.storage.journal.fetch(2) is not NOT_NOW
+
+    lived(shard, tmp_path, look)
+    lived(shard, tmp_path, see_three)
+
+
+def test_a_cache_that_is_found_damaged_at_a_start_is_of_use_at_none(tmp_path: Path) -> None:
+    shard = FakeShard()
+    lived(shard, tmp_path, write_three)
+    damage(tmp_path)
+    with pytest.raises(CacheDamaged):
+        lived(shard, tmp_path, see_three)
+    lived(shard, tmp_path, see_three)
 
 
 # Snapshots
