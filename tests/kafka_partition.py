@@ -20,6 +20,7 @@ class FakePartition:
         self.refuses = ""  # appends, with this error
         self.before_reading: Callable[[], None] = lambda: None
         self.is_away = False
+        self.holes: set[int] = set()  # offsets that no reader is given, as of a transaction's marker
 
     def connect(self, hearer: Hearer) -> FakeClients:
         """Clients of one owner."""
@@ -71,7 +72,9 @@ class FakeClients:
         if offset < partition.start:
             self._hearer.on_missing(reading, partition.start)
             return
-        records = list(enumerate(partition.values))[offset:]
+        records = [
+            one for one in enumerate(partition.values) if one[0] >= offset and one[0] not in partition.holes
+        ]
         if records:
             self._hearer.on_records(reading, [(at, value) for at, value in records])
         self._hearer.on_end(reading, len(partition.values))

@@ -34,6 +34,7 @@ from headrace.storage.kafka.envelope import (
     FLOOR,
     HEADER_SIZE,
     LEVEL,
+    MAGIC,
     MARK,
     NO_OWNER,
     OWNED,
@@ -137,7 +138,8 @@ _OUT_OF_ORDER: Final = Void("it is not the next part of a batch")
 
 class LogFold:
     """The fold of a partition up to a Kafka offset: everything below `tail` has been taken. `owner` is the epoch that
-    counts there, `next_offset` the record offset that comes next."""
+    counts there, `next_offset` the record offset that comes next. `is_foreign`: before the first owner there is a record
+    of another journal."""
 
     def __init__(self, uuid: bytes) -> None:
         """Begin at Kafka offset 0 of the journal with these 16 bytes as its name, which has no owner yet."""
@@ -145,6 +147,7 @@ class LogFold:
         self.tail = 0
         self.owner = NO_OWNER
         self.next_offset = 0
+        self.is_foreign = False
         self.last = b""  # how the record below `tail` begins: enough to tell it from every other one
         self._pieces: list[bytes] = []
         self._size = 0
@@ -199,6 +202,8 @@ class LogFold:
         data = b"" if value is None else value
         found = unpack(self.seed, data)
         verdict = _FOREIGN if found is None else self._judge(offset, found)
+        if found is None and self.owner == NO_OWNER:
+            self.is_foreign = self.is_foreign or data.startswith(MAGIC)
         self._note(offset, data)
         return verdict
 

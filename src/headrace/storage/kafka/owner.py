@@ -301,6 +301,9 @@ class Owner:
 
     def _claim(self, now: float) -> None:
         """Append OWNED, if what was read and what the group says are fresh enough; else make them so."""
+        if self.fold.is_foreign and self.fold.owner == NO_OWNER:
+            self._lose("it holds the journal of another topic, of which it is a copy, maybe")
+            return
         if now - self._read_at > FRESH_S:
             self._read_at = -math.inf
             self._read(now)

@@ -229,7 +229,8 @@ class KafkaStorage:
         self._is_acting = False
         self._is_owned = False
         self._ended: JournalError | None = None  # why the owner's machine has
-        self._is_stale = False
+        self._stale = ""  # why the fold cannot be gone on with
+        self._stale_at = -1  # where the partition was known to begin, when it was so without a cache
         self.is_elsewhere = False  # it was ours, and others have owned it since
         self._heard_at = 0.0
         self._ways = self._ways_of_actions()
@@ -254,6 +255,7 @@ class KafkaStorage:
         self._start = 0  # the partition is known to begin there, at least
         self._chain: list[LoadedSnapshot] = []
         self._keeping = Keeping()
+        self._is_from_cache = False
         self._sought: _Sought | None = None
         self._numbered_to = 0  # of readings, those of all owners
         self._unnamed_since = math.inf  # the group was asked then, and has not answered
@@ -339,7 +341,7 @@ class KafkaStorage:
             self._mailbox.wait(TICK_S)
             self._owner.on_time(self._clock())
             self._act()
-            if self._is_stale:
+            if self._stale:
                 self._begin_anew()
             elif self._ended is not None:
                 raise self._ended
@@ -380,6 +382,7 @@ class KafkaStorage:
         position = self._chain[-1].position if self._chain else 0
         if self._cache.start_offset > position:
             self._cache.clear()
+        self._is_from_cache = self._cache.standing is not None
         if self._cache.standing is not None:
             fold = LogFold(self._uuid)
             fold.begin_behind(self._cache.standing)
@@ -420,10 +423,15 @@ class KafkaStorage:
         self._act()
 
     def _begin_anew(self) -> None:
-        """Read everything from Kafka: what the fold was to go on from is deleted there, or another journal's."""
-        self._is_stale, self._ended, self._sought = False, None, None
-        if self._cache.standing is not None:
+        """Read everything from Kafka: what the fold was to go on from is deleted there, or another journal's. Raises
+        KafkaLost if it was read from there, and nothing was deleted meanwhile: records are missing in its midst."""
+        reason, self._stale, self._ended, self._sought = self._stale, "", None, None
+        if self._is_from_cache:
             self._report("the cache is of no use any more: everything is read from Kafka")
+        elif self._start == self._stale_at:
+            raise KafkaLost(f"{self._name}: {reason}")
+        else:
+            self._stale_at = self._start
         self._cache.clear()
         self._begin()
 
@@ -534,7 +542,7 @@ class KafkaStorage:
     def on_missing(self, reading: int, start: int) -> None:
         self._start = max(self._start, start)
         if self._sought is not None and reading == self._sought.reading:
-            self._is_stale = True
+            self._stale = f"it begins at Kafka offset {start} by now"
         self._owner.on_missing(reading, start)
         self._act()
 
@@ -673,7 +681,7 @@ class KafkaStorage:
         self.is_elsewhere = self._is_owned
         if self._is_owned:
             self._fail(ShardElsewhere(f"{self._name}: {action.reason}: others have owned it"))
-        self._is_stale = True
+        self._stale = action.reason
 
     def _do_lost(self, action: Action) -> None:
         assert isinstance(action, Lost)

@@ -23,7 +23,7 @@ from headrace.core.records.message import Message
 from headrace.core.records.record import FLAG_RETAIN
 from headrace.core.worker import Worker
 from headrace.journal.disk import Disk
-from headrace.journal.errors import JournalLocked, UnsupportedFormat
+from headrace.journal.errors import JournalError, JournalLocked, UnsupportedFormat
 from headrace.journal.segment import BATCH_HEADER_SIZE, seed_of
 from headrace.services.ticks import LoopScheduler
 from headrace.services.watchdog import Watchdog
@@ -269,6 +269,47 @@ def test_a_partition_without_its_beginning_is_refused(tmp_path: Path) -> None:
     partition.start = 2
     with pytest.raises(KafkaLost, match="its oldest records are deleted"):
         lived(partition, tmp_path / "b", see_three)
+
+
+def test_a_copy_of_a_journal_under_another_topic_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    shard = FakeShard()
+    lived(shard, tmp_path / "a", write_three)
+    before = list(shard.values)
+    with pytest.raises(KafkaLost, match="the journal of another topic"):
+        KafkaStorage(shard.settings(topic="copy"), tmp_path / "b", print)
+    assert shard.values == before
+
+
+def test_what_is_no_journal_does_not_keep_one_from_beginning(tmp_path: Path) -> None:
+    shard = FakeShard()
+    shard.values = [b"somebody tries it out", b""]
+    lived(shard, tmp_path / "a", write_three)
+    lived(shard, tmp_path / "b", see_three)
+
+
+@pytest.mark.parametrize("hole", [0, 1])
+def test_records_that_are_missing_in_the_midst_are_named(tmp_path: Path, hole: int) -> None:
+    shard = FakeShard()
+    lived(shard, tmp_path / "a", write_three)
+    shard.holes = {hole}
+    with pytest.raises(KafkaLost, match="Kafka offset"):
+        lived(shard, tmp_path / "b", see_three)
+
+
+def test_a_hole_while_it_is_owned_ends_the_shard(tmp_path: Path) -> None:
+    shard = FakeShard()
+
+    async def look(run: Run) -> None:
+        await run.write(b"one")
+        shard.holes = {len(shard.values)}
+        shard.values.append(b"a marker")
+        run.append(b"two")
+        await run.until(lambda: bool(run.heard))
+        assert isinstance(run.heard[0], JournalError)
+
+    lived(shard, tmp_path / "a", look)
+    with pytest.raises(KafkaLost):
+        lived(shard, tmp_path / "a", see_three)
 
 
 def test_a_start_without_an_answer_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
