@@ -18,6 +18,7 @@ a journal whose first events are gone cannot be compacted any more.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -143,7 +144,9 @@ def compact_once(
         [mark(CHECKPOINT, journal.uuid, journal.epoch, end)],
         "kind string, journal_uuid string, journal_epoch long, journal_offset long",
     )
-    put_in_place(lake, table, compacted(rows).unionByName(checkpoint, allowMissingColumns=True), journal, end)
+    with read_once(rows):
+        kept = compacted(rows).unionByName(checkpoint, allowMissingColumns=True)
+        put_in_place(lake, table, kept, journal, end)
     left = rows_of(spark, table, journal)
     count = require_at(table, left, end)
     write_bootstrap(files.folder, journal.uuid, journal.epoch, end, _records(left))
@@ -151,6 +154,17 @@ def compact_once(
     owner = lake.owner(JOB, table)
     commit(journal, settings.consumer, JournalOffset(journal.uuid, journal.epoch, end), owner)
     return end, count, files.at(file)
+
+
+@contextmanager
+def read_once(rows: DataFrame) -> Iterator[None]:
+    """Keep rows within, in memory or on the local disk: a dozen parts of what is compacted look at them, and each would
+    read the journal by itself."""
+    rows.persist()
+    try:
+        yield
+    finally:
+        rows.unpersist()
 
 
 def kept_in(spark: SparkSession, lake: AnyLake, table: Location) -> DataFrame | None:

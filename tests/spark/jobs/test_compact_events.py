@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,11 @@ from threading import Event as Flag
 from time import time, time_ns
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from librt.strings import BytesWriter
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from headrace.core.records.event import SESSION_CLOSED, SESSION_OPENED, SESSION_RESUMED, Event
 from headrace.core.records.message import decode_batch
@@ -136,7 +138,7 @@ def test_the_file_leads_to_the_state_again_and_again(
 
 
 def test_a_client_id_stays_with_the_user_who_came_second(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its session was opened by nobody in particular; the record that names the owner is not the last resumption."""
     about: dict[str, object] = {"t": "default", "c": "d", "ex": 9, "v": 5, "lim": 0}
@@ -149,7 +151,20 @@ def test_a_client_id_stays_with_the_user_who_came_second(
             body = BytesWriter()
             record.encode_into(body)
             log.append(body.getvalue(), 1, time_ns() // 1000, time_ns() // 1000)
+    read, events = spark.sparkContext.accumulator(0), job.events
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            read.add(batch.num_rows)
+            yield batch
+
+    def counted(*about: Any) -> DataFrame:
+        rows = events(*about)
+        return rows.mapInArrow(count, rows.schema)
+
+    monkeypatch.setattr(job, "events", counted)
     file = run(spark, tmp_path / "data", tmp_path / "lake", capsys)
+    assert len(records) <= read.value < 2 * len(records), "it is read once, whatever looks at its events"
     (session,) = folded(BootstrapFile(file), file).by_incarnation.values()
     assert session.owner == "ada"
     assert len(list(BootstrapFile(file).records())) == 4  # opened, closed, and two that resume
