@@ -13,6 +13,7 @@
     GET    /v1/sessions?tenant=T&pattern=P&state=S&limit=N&from=PLACE   {"rows", "next", "unanswered"}
     GET    /v1/sessions/CLIENT?tenant=T     everything about one
     DELETE /v1/sessions/CLIENT?tenant=T     drops it: {"connected", "messages"}
+    GET    /v1/backlogs/CLIENT              what waits for it: `backlogs`
     GET    /v1/subscriptions?tenant=T&pattern=P&state=S&filter=F&topic=TOPIC&limit=N&from=PLACE   {"rows", "next",
                                                                                                  "unanswered"}
     GET    /v1/retained?tenant=T&filter=F&limit=N&from=PLACE   {"rows", "next", "unanswered"}: retained messages of T
@@ -36,11 +37,14 @@ from __future__ import annotations
 from functools import partial
 from http import HTTPStatus
 from itertools import chain
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final
 
 import msgspec
 
+from headrace.api.backlogs import BACKLOG
 from headrace.api.names import ONE_CLIENT, TENANT, TOPIC, checked_topic_name, filter_of, topic_name
+from headrace.api.pages import Listing, Page, listing
+from headrace.api.pages import page as page_from
 from headrace.api.posts import DELETE_RETAINED, PUBLISH
 from headrace.api.resource import (
     Answer,
@@ -62,11 +66,11 @@ from headrace.api.resource import (
 )
 from headrace.api.tokens import OPERATE, READ
 from headrace.core.inbound.consuming import CLUSTER_BYTES_MAX
-from headrace.errors import NotThere, ShardAway
+from headrace.errors import NotThere
 from headrace.services.cluster_rows import ClusterRow, QueueRow, RowChoice
 from headrace.services.laggards import LIMIT_MAX as LAGGARDS_MAX
 from headrace.services.laggards import Laggard, Laggards
-from headrace.services.paging import LIMIT_MAX, ByHome, Place, ShardRows
+from headrace.services.paging import LIMIT_MAX, ByHome, ShardRows
 from headrace.services.removals import Removals, Removed
 from headrace.services.retained_rows import Kept, RetainedMessage, RetainedRow, RetainedRows
 from headrace.services.session_rows import Chosen, Client, SessionDetails, SessionRow, SessionRows
@@ -75,8 +79,6 @@ from headrace.services.subscription_rows import Sought, SubscriptionRow
 from headrace.services.tracing import Trace, Tracing
 
 Answers = dict[Resource, Answer]
-T = TypeVar("T")
-W = TypeVar("W")
 
 
 class TraceRequest(msgspec.Struct, frozen=True):
@@ -105,19 +107,6 @@ class Behind(msgspec.Struct):
     """The clients that are behind."""
 
     clients: list[Laggard]
-
-
-class Page(msgspec.Struct, Generic[T]):
-    """A page of a list; `next` is where the next one begins."""
-
-    rows: list[T]
-    next: str | None
-
-
-class Listing(Page[T], Generic[T]):
-    """A page that names its shard in `unanswered` if that does not answer."""
-
-    unanswered: list[int]
 
 
 class Kicked(msgspec.Struct):
@@ -316,6 +305,7 @@ RESOURCES: Final = (  # the path of one that is called `behind` is that of the l
     KICK_CLIENT,
     SESSIONS,
     SESSION,
+    BACKLOG,
     SUBSCRIPTIONS,
     RETAINED,
     RETAINED_MESSAGE,
@@ -373,11 +363,11 @@ def of_sessions(
     async def page(values: Values) -> object:
         as_clients = "state" not in values
         wanted = Chosen(values["tenant"], values["pattern"], values.get("state", ""), as_clients)
-        return await _listing(rows, wanted, values)
+        return await listing(rows, wanted, values)
 
     async def subscribed(values: Values) -> object:
         of = Chosen(values["tenant"], values["pattern"], values["state"])
-        return await _listing(subscriptions, Sought(of, values["filter"], values["topic"]), values)
+        return await listing(subscriptions, Sought(of, values["filter"], values["topic"]), values)
 
     return {
         CLIENTS: page,
@@ -392,7 +382,7 @@ def of_retained(rows: ShardRows[Kept], found: ByHome[RetainedRows]) -> Answers:
     """Return what lists retained messages, and shows one."""
 
     async def page(values: Values) -> object:
-        return await _listing(rows, Kept(values["tenant"], values["filter"]), values)
+        return await listing(rows, Kept(values["tenant"], values["filter"]), values)
 
     return {
         RETAINED: page,
@@ -406,22 +396,9 @@ def of_queues(rows: ShardRows[RowChoice]) -> Answers:
     async def page(values: Values) -> object:
         whole = "cluster" not in values
         wanted = RowChoice(values["tenant"], values["topic"], values.get("cluster", ""), whole)
-        return await _page(rows, wanted, values)
+        return await page_from(rows, wanted, values)
 
     return {CLUSTERS: page, QUEUES: page}
-
-
-async def _listing(rows: ShardRows[W], wanted: W, values: Values) -> dict[str, object]:
-    """Return a page that names its shard if that is away."""
-    try:
-        return {**await _page(rows, wanted, values), "unanswered": []}
-    except ShardAway as error:
-        return {"rows": [], "next": str(Place(shard=error.shard + 1)), "unanswered": [error.shard]}
-
-
-async def _page(rows: ShardRows[W], wanted: W, values: Values) -> dict[str, object]:
-    found, following = await rows.page(wanted, values["limit"], values["from"])
-    return {"rows": found, "next": None if following is None else str(following)}
 
 
 def of_removals(removals: Removals) -> Answers:

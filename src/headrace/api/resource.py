@@ -27,7 +27,7 @@ from starlette.routing import Route
 from headrace.api.problem import problem
 from headrace.api.tokens import BODY_BYTES_MAX, Tokens, guarded
 from headrace.core.homes import Homes
-from headrace.errors import BrokersOwn, InUse, NotTaken, NotThere, ShardAway
+from headrace.errors import BrokersOwn, InUse, NotReadableNow, NotTaken, NotThere, ShardAway
 from headrace.mqtt import reason_codes as rc
 from headrace.services.paging import Place, is_number
 from headrace.services.removals import NotDurable
@@ -43,6 +43,7 @@ _REFUSALS: Final[Mapping[type[Exception], HTTPStatus]] = {
     InUse: HTTPStatus.CONFLICT,
     NotDurable: HTTPStatus.SERVICE_UNAVAILABLE,
     ShardAway: HTTPStatus.SERVICE_UNAVAILABLE,
+    NotReadableNow: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 _NOT_TAKEN: Final[Mapping[int, HTTPStatus]] = {
     rc.NOT_AUTHORIZED: HTTPStatus.FORBIDDEN,

@@ -14,7 +14,7 @@ import click
 
 from headrace.commands.consumer import consumer
 from headrace.commands.mosquitto import from_mosquitto
-from headrace.commands.session import drop_command, list_command, show_command
+from headrace.commands.session import drop_command, list_command, peek_command, show_command
 from headrace.commands.storage import (
     accept_command,
     backup_command,
@@ -436,6 +436,7 @@ def session() -> None:
 
 session.add_command(list_command)
 session.add_command(show_command)
+session.add_command(peek_command)
 session.add_command(drop_command)
 
 

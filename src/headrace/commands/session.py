@@ -1,4 +1,4 @@
-"""`headrace session list`, `show` and `drop`: sessions of a running broker, or in a data directory."""
+"""`headrace session list`, `show`, `peek` and `drop`: sessions of a running broker, or in a data directory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +21,17 @@ from headrace.commands.storage import (
     ends_with_its_reader,
     journals_of,
 )
-from headrace.commands.watch import or_of_a_broker
+from headrace.commands.watch import of_a_broker, or_of_a_broker
 from headrace.config import load
-from headrace.console.admin import AdminClient
+from headrace.console.admin import AdminClient, AdminRefused
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.errors import BrokersOwn, NotThere
 
 if TYPE_CHECKING:
     from headrace.core.state.session import Session
     from headrace.offline.dropping import Rules
+
+_PAGE = 100  # messages that a broker shows at once
 
 
 def _client_id(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -100,6 +103,32 @@ def show_command(
         except NotThere as error:
             raise click.ClickException(clean(str(error))) from None
     click.echo(json.dumps(shown, indent=2))
+
+
+@click.command("peek")
+@click.argument("client_id", callback=exact_name)
+@click.option("--tenant", default=DEFAULT_TENANT, show_default=True, callback=exact_name, help="whose it is")
+@click.option("-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="so many at most")
+@click.option("--json", "as_json", is_flag=True, help="a JSON object a line")
+@of_a_broker
+@ends_with_its_reader
+def peek_command(client_id: str, tenant: str, limit: int, as_json: bool, client: AdminClient) -> None:
+    """Print what waits for a session of a running broker, the oldest first, and take nothing of it.
+
+    What is in flight comes first. Needs a token with the role `read`. Exit status 1 if there is no such session.
+    """
+    from headrace.console.backlogs import HEADER, line
+    from headrace.console.clusters import rows
+    from headrace.services.audit import clean
+
+    if not as_json:
+        click.echo(HEADER)
+    asked = {"tenant": tenant, "client": client_id, "limit": str(min(limit, _PAGE))}
+    try:
+        for row in islice(rows(client, asked, "backlogs"), limit):
+            click.echo(json.dumps(row) if as_json else line(row))
+    except AdminRefused as error:
+        raise click.ClickException(clean(error.detail or str(error))) from None
 
 
 def _shown_here(data_dir: Path, tenant: str, client_id: str) -> dict[str, Any]:

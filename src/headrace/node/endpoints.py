@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute
 
 from headrace import __version__
 from headrace.api.app import application
+from headrace.api.backlogs import of_backlogs
 from headrace.api.journal import JournalRoutes
 from headrace.api.openapi import description
 from headrace.api.operations import (
@@ -38,6 +39,7 @@ from headrace.peers.peer_metrics import PeerCollector
 from headrace.peers.peers import Peers
 from headrace.services.access import DirectoryAccess
 from headrace.services.audit import Audit, AuditCollector
+from headrace.services.backlog_rows import BacklogRows
 from headrace.services.bridges import BridgeCollector, Bridges
 from headrace.services.cluster_rows import ClusterRows
 from headrace.services.device_metrics import DeviceCollector
@@ -145,6 +147,7 @@ def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[
         **of_laggards(Laggards(folds)),
         **of_queues(ShardRows(ByShard(shards, lambda shard: _rows(shard, worker)), lost)),
         **lists.of_sessions(),
+        **lists.of_backlogs(),
         **lists.of_retained(),
         **of_removals(Removals(brokers, lost)),
         **of_posts(Posts(brokers, lost)),
@@ -174,6 +177,11 @@ class _Lists:
         )
         found = ByHome(sessions, homes.of_client, lost)
         return of_sessions(ShardRows(sessions, lost), found, ShardRows(subscribed, lost))
+
+    def of_backlogs(self) -> Answers:
+        """Return what lists the entries that wait for a session."""
+        waiting = ByShard(self._shards, lambda one: BacklogRows(one.broker))
+        return of_backlogs(ByHome(waiting, self._parts.worker.homes.of_client, self._parts.lost))
 
     def of_retained(self) -> Answers:
         """Return what lists and shows retained messages."""

@@ -182,7 +182,7 @@ class RetainedRows:
         found = None if of_tenant is None else of_tenant.retained.get(topic.encode("utf-8"))
         if found is None or found.expired(self._clock.now_us):
             raise NotThere(f"tenant {tenant} has no retained message on {topic!r}")
-        return asdict(self._row(found)) | _content(found)
+        return asdict(self._row(found)) | content_of(found)
 
     def _row(self, message: Message) -> RetainedRow:
         expiry_s = message.message_expiry_s
@@ -199,7 +199,8 @@ class RetainedRows:
         )
 
 
-def _content(message: Message) -> dict[str, object]:
+def content_of(message: Message) -> dict[str, object]:
+    """Return the payload of a message in base64, as text where it is UTF-8, and its properties."""
     properties = {}
     if message.properties:
         decoded = Properties.decode(message.properties, 0, len(message.properties), PUBLISH).as_dict()

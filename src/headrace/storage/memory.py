@@ -125,6 +125,9 @@ class MemoryQueues(QueueReader):
             self.asked[owner, serial] = ref
         return found
 
+    def peek(self, owner: QueueOwner, serial: i64, ref: int) -> Message | Absent:
+        return self._near.peek(owner, serial, ref)
+
     def answer(self, wakes: bool = True) -> int:
         """Answer all that was asked for; return how much that is. With `wakes` those who asked are woken."""
         asked, self.asked = self.asked, {}

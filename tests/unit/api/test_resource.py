@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.api import operations
+from headrace.api.backlogs import of_backlogs
 from headrace.api.operations import (
     RESOURCES,
     of_laggards,
@@ -109,6 +110,7 @@ def test_a_worker_answers_every_resource_that_is_declared() -> None:
             **of_retained(ShardRows({}), ByHome({}, Homes().of_topic)),
             **of_removals(Removals([])),
             **of_posts(Posts([])),
+            **of_backlogs(ByHome({}, Homes().of_client)),
         }
     declared = {value for value in vars(operations).values() if isinstance(value, Resource)}
     assert set(RESOURCES) == declared == set(answers)

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from headrace.commands.main import cli
 from headrace.console.admin import AdminClient, AdminRefused
+from unit.console.test_backlogs import ROW as ENTRY
 from unit.console.test_clients import ROW
 
 SESSION = {
@@ -81,3 +82,20 @@ def test_one_is_named_in_the_query_and_1_says_that_it_is_not_there(
     missing = run(monkeypatch, broker, *arguments, "behind")
     assert (missing.exit_code, missing.output) == (1, "Error: there is no 'x\\x1b'\n")
     assert broker.asked == [f"{asked}?tenant=t&client=a%2F%2Fb%25", f"{asked}?tenant=default&client=behind"]
+
+
+def entry(serial: int) -> dict[str, Any]:
+    return ENTRY | {"serial": serial}
+
+
+def test_what_waits_is_peeked_at_up_to_a_limit_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = ({"rows": [entry(1), entry(2)], "next": "3.7"}, {"rows": [entry(3), entry(4)], "next": "5.7"})
+    broker = Broker(*pages)
+    done = run(monkeypatch, broker, "session", "peek", "a//b", "--tenant", "t", "-n", "3", "--json")
+    assert (done.exit_code, [json.loads(one)["serial"] for one in done.output.splitlines()]) == (0, [1, 2, 3])
+    first = "GET /v1/backlogs?tenant=t&client=a%2F%2Fb&limit=3"
+    assert broker.asked == [first, f"{first}&from=3.7"]
+    few = run(monkeypatch, Broker({"rows": [entry(1)], "next": None}), "session", "peek", "c")
+    assert (few.exit_code, len(few.output.splitlines())) == (0, 2)
+    missing = run(monkeypatch, Broker(AdminRefused(404, "x", "no session 'c\x1b'")), "session", "peek", "c")
+    assert (missing.exit_code, missing.output.splitlines()[-1]) == (1, "Error: no session 'c\\x1b'")

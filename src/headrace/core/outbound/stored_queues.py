@@ -180,6 +180,9 @@ class StoredQueues(QueueReader, Stores):
                 return known.fetch(serial, ref)
         return self._journal.fetch(owner, serial, ref)
 
+    def peek(self, owner: QueueOwner, serial: i64, ref: int) -> Message | Absent:
+        return self._journal.peek(owner, serial, ref)
+
     # Stores: what delivery says
 
     def grown(self, session: Session) -> None:

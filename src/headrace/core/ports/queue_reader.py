@@ -32,3 +32,8 @@ class QueueReader:
         """Return the message of the entry `serial` of a queue, whose reference is `ref`; why there is none, which stays
         true; or NOT_NOW: then the owner waits, and asks again when it is woken."""
         raise NotImplementedError
+
+    def peek(self, owner: QueueOwner, serial: i64, ref: int) -> Message | Absent:
+        """Return what the journal has of an entry, for somebody who only looks: nothing is asked of a store for it, and
+        nobody waits."""
+        return self.fetch(owner, serial, ref)

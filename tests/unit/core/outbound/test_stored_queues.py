@@ -443,3 +443,19 @@ def test_what_nobody_has_any_more_is_unreadable_and_not_forgotten_by_the_store()
     harness.store.streams.clear()
     assert read(harness, harness.client("sub")) == []
     assert harness.session("sub").drops_by_name() == {"unreadable": 3}
+
+
+def test_who_peeks_asks_the_store_for_nothing_and_takes_nothing_from_it() -> None:
+    harness = Stored()
+    harness.away("d")
+    sent = publish(harness, 20)
+    harness.pass_s()
+    harness.forget()
+    session = harness.session("d")
+    queue = session.outbound()
+    waiting = queue.backlog.entries_from(0, 20)
+    assert waiting is not None
+    found = [harness.broker.delivery.reader.peek(session, 1 + at, ref) for at, ref in enumerate(waiting[0])]
+    assert not any(isinstance(one, Message) for one in found)
+    assert not harness.store._answers
+    assert read(harness, harness.client("d")) == sent
