@@ -8,13 +8,16 @@ from headrace.services.acl import READ
 
 
 class ClientGrants(ports.Grants):
-    """What one client of a user may do."""
+    """What one client of a user may do. `publishes`: its tenant may publish at all."""
 
-    def __init__(self, permissions: Permissions) -> None:
+    def __init__(self, permissions: Permissions, publishes: bool = True) -> None:
         super().__init__()
         self._permissions = permissions
+        self._publishes = publishes
 
     def allows(self, access: int, topic: bytes) -> bool:
+        if access != READ and not self._publishes:
+            return False
         action = SUBSCRIBE if access == READ else PUBLISH
         return self._permissions.allows(action, topic.decode("utf-8"))
 

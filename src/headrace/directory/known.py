@@ -35,17 +35,23 @@ class TenantRules(ports.Rules):
         if tenant.view is None or tenant.closed():
             return NOTHING
         if user is None:
-            return ClientGrants(Permissions(tenant.view.policy.trees(None, (), client_id), None, client_id))
+            trees = tenant.view.policy.trees(None, (), client_id)
+            return ClientGrants(Permissions(trees, None, client_id), _may_publish(tenant.view))
         name = tenant.names.user_of(user)
         known = tenant.users.get(name)
         if known is None or known.view is None or known.closed():
             return NOTHING
         trees = tenant.view.policy.trees(None, known.view.user.groups, client_id)
         trees += known.view.policy.trees(name, (), client_id)
-        return ClientGrants(Permissions(trees, name, client_id))
+        return ClientGrants(Permissions(trees, name, client_id), _may_publish(tenant.view))
 
     def may_be(self, user: str | None, client_id: str) -> bool:
         return True
+
+
+def _may_publish(view: TenantView) -> bool:
+    """Return whether the quotas of a tenant leave it anything to publish."""
+    return view.quotas.get("publish_messages_per_s") != 0
 
 
 class KnownTenant:

@@ -20,6 +20,9 @@ def limits_of(view: TenantView | None, usual: Limits) -> Limits | None:
     retained = quotas.get("retained_messages")
     if retained is not None:
         limits.retained_messages_max = retained or _NONE
+    limits.tenant_connections_max = quotas.get("connections", limits.tenant_connections_max)
+    limits.tenant_connects_per_s = quotas.get("connects_per_s", limits.tenant_connects_per_s)
+    limits.tenant_messages_per_s = quotas.get("publish_messages_per_s", limits.tenant_messages_per_s)
     backlog = quotas.get("backlog_bytes")
     if backlog is not None:
         limits.tenant_backlog_bytes_max = max(1, backlog)  # where 0 would be: any number

@@ -50,7 +50,7 @@ class DirectoryAccess(Access):
 
     def count_with(self, counts: NodeCounts, times: NodeTimes) -> None:
         """Count the connections and messages of users with those in other workers."""
-        self.paces.counts, self.paces.times = counts, times
+        self.paces.count_with(counts, times)
 
     def reload(self) -> None:
         """Have the directory read again what is kept of it; on ConfigError, which names the key, what was there before

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.core.ports.access import PENDING, Guard, SignIn
-from headrace.core.ports.directory import Account, Directory
+from headrace.core.ports.directory import Account, Directory, Rules
 from headrace.core.ports.identity import Identity
 from headrace.mqtt import reason_codes as rc
 from headrace.net.gate import BANNED, Allowance
@@ -246,29 +246,38 @@ class Accounts:
         return not self._connects.take(key if len(key) <= _SHORT else str(hash(key)))  # many are remembered
 
     def _welcome(self, request: SignIn, user: str | None, known: Known, account: Account) -> Identity | int:
-        """Ask whether a client that is who it says may have this client id."""
-        client_id, rules = request.client_id, account.rules
+        """Let in a client that is who it says, or refuse it for what it may not be or is too much of."""
         identity = request.identity_of(user)
-        tenant = identity.tenant
         if account.limits is not None:
             identity.limits = account.limits
-        if self._flaps(tenant, user, client_id):
-            return self._refuse(request, user, rc.CONNECTION_RATE_EXCEEDED, "flapping")
-        known.named = bool(client_id)
+        known.named = bool(request.client_id)
         known.held = account.held
-        if known.named and rules is not None and not rules.may_be(user, client_id):
-            return self._refuse(request, user, rc.CLIENT_IDENTIFIER_NOT_VALID, "client_id")
-        if self._settings.client_ids == "first-user" and request.owner(tenant) not in (None, user):
-            return self._refuse(request, user, rc.CLIENT_IDENTIFIER_NOT_VALID, "client_id_of_another")
-        if not self._paces.admits(request, identity, known):
-            return self._refuse(request, user, rc.QUOTA_EXCEEDED, "user_connections")
+        code, why = self._unwelcome(request, identity, known, account.rules)
+        if why:
+            return self._refuse(request, user, code, why)
         if account.limits is not None:
-            request.link.worker.quotas.give(tenant, account.limits)
+            request.link.worker.quotas.give(identity.tenant, account.limits)
         request.link.grants = known
         if known.way == PASSWORD:
             self.verifying.was_let_in(user or "", source_of(request.peer))
         self._audit.success("login", known.way, source_of(request.peer), **_signing(request, user))
         return identity
+
+    def _unwelcome(
+        self, request: SignIn, identity: Identity, known: Known, rules: Rules | None
+    ) -> tuple[int, str]:
+        """Return with which reason code, and why, a client that is who it says is not let in; "" if it is, and then it is
+        counted."""
+        tenant, user, client_id = identity.tenant, identity.user, request.client_id
+        if self._flaps(tenant, user, client_id):
+            return rc.CONNECTION_RATE_EXCEEDED, "flapping"
+        if known.named and rules is not None and not rules.may_be(user, client_id):
+            return rc.CLIENT_IDENTIFIER_NOT_VALID, "client_id"
+        if self._settings.client_ids == "first-user" and request.owner(tenant) not in (None, user):
+            return rc.CLIENT_IDENTIFIER_NOT_VALID, "client_id_of_another"
+        if self._paces.tenants.comes_too_often(tenant, identity.limits):
+            return rc.CONNECTION_RATE_EXCEEDED, "tenant_connects"
+        return rc.QUOTA_EXCEEDED, self._paces.admit(request, identity, known)
 
     def _refuse(self, request: SignIn, user: str | None, code: int, why: str) -> int:
         source = source_of(request.peer)

@@ -1,21 +1,24 @@
-"""How many connections each user has, and how much it publishes. Runs on the loop."""
+"""How many connections each user and each tenant has, and how much they publish. Runs on the loop."""
 
 from __future__ import annotations
 
-from headrace.core.inbound.pace import Budget, Pace, SharedBudget, Together
+from headrace.core.inbound.pace import Budget, Pace, SharedBudget
 from headrace.core.ports.access import SignIn
 from headrace.core.ports.directory import Grants, Rules
-from headrace.core.ports.identity import Identity
+from headrace.core.ports.identity import DEFAULT_TENANT, Identity
 from headrace.core.ports.link import Link
 from headrace.core.ports.rights import UNLIMITED, Rights
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.net.remote import source_of
 from headrace.services.audit import Audit
+from headrace.services.node_budget import NodeBudget
 from headrace.services.node_counts import NodeCounts
 from headrace.services.node_table import key_of
 from headrace.services.node_times import NodeTimes
+from headrace.services.tenant_uses import TenantUse, TenantUses
 
+_RATES = ("messages_per_s", "user_messages_per_s", "tenant_messages_per_s")
 ANONYMOUS, CERTIFICATE, PASSWORD, NAME_ONLY = "anonymous", "certificate", "password", "name_only"
 
 
@@ -23,7 +26,19 @@ class Known:
     """What access control remembers of a connection: how it signed in, what stood for the password
     that was right, and what it may do until the rules change."""
 
-    __slots__ = ("grants", "held", "line", "named", "pace", "pace_of", "rules", "share", "user", "way")
+    __slots__ = (
+        "grants",
+        "held",
+        "line",
+        "named",
+        "pace",
+        "pace_of",
+        "rules",
+        "shares",
+        "tenant",
+        "user",
+        "way",
+    )
 
     def __init__(self, way: str, line: str | None = None) -> None:
         self.way = way
@@ -33,36 +48,16 @@ class Known:
         self.rules: Rules | None = None
         self.grants: Grants | None = None
         self.pace: Pace | None = None
-        self.share: Budget | None = None  # that of its user, as long as it draws on it
-        self.pace_of: tuple[int, int, str] | None = None  # the limits that it keeps
+        self.shares: tuple[Budget, ...] = ()  # those of its user and tenant, as long as it draws on them
+        self.pace_of: tuple[int, int, int, str] | None = None  # the limits that it keeps
         self.user: _User | None = None  # with whom it is counted
+        self.tenant: TenantUse | None = None
 
     def let_go(self) -> None:
-        """Draw on the budget of its user no more."""
-        if self.share is not None:
-            self.share.leave()
-            self.share = None
-
-
-class _OfUser(Together):
-    """What all workers know of the budget of one user."""
-
-    def __init__(self, counts: NodeCounts, times: NodeTimes, names: tuple[str, ...]) -> None:
-        super().__init__()
-        self._counts, self._times, self._names = counts, times, names
-        self._key = key_of(*names)
-
-    def full_at_us(self) -> int:
-        return round(self._times.latest(*self._names) * 1_000_000)
-
-    def hold(self, full_at_us: int) -> None:
-        self._times.hold(full_at_us / 1_000_000, *self._names)
-
-    def shares_of_others(self) -> int:
-        return self._counts.others(self._key)
-
-    def tell_shares(self, shares: int) -> None:
-        self._counts.set(self._key, shares)
+        """Draw on the budgets of its user and its tenant no more."""
+        for share in self.shares:
+            share.leave()
+        self.shares = ()
 
 
 class _User:
@@ -82,25 +77,36 @@ class Paces:
     def __init__(self, audit: Audit) -> None:
         self._audit = audit
         self._users: dict[tuple[str, str], _User] = {}  # who is connected, by tenant and name
+        self.tenants = TenantUses()
         self.counts: NodeCounts | None = None
         self.times: NodeTimes | None = None
 
-    def admits(self, request: SignIn, identity: Identity, known: Known) -> bool:
-        """Count a connection with those of its user. False: they are as many as they may be, and it takes over none of
-        them."""
-        tenant, name = identity.tenant, identity.user
-        if name is None or request.link.closed:
-            return True
-        user = self._users.get((tenant, name))
-        most = identity.limits.user_connections_max
-        if most and self._connections_of(tenant, name) >= most and request.user_before(tenant) != name:
-            return False
-        if user is None:
-            user = self._users[tenant, name] = _User()
-        user.connections += 1
-        self._tell(tenant, name, user.connections)
-        known.user = user
-        return True
+    def count_with(self, counts: NodeCounts, times: NodeTimes) -> None:
+        """Count connections and messages with those in other workers."""
+        self.counts, self.times = counts, times
+        self.tenants.counts, self.tenants.times = counts, times
+
+    def admit(self, request: SignIn, identity: Identity, known: Known) -> str:
+        """Count a connection with those of its user and of its tenant. Returns why it is one too many, and takes over
+        none of them; "" if it is not."""
+        tenant, name, limits = identity.tenant, identity.user, identity.limits
+        if request.link.closed:
+            return ""
+        most = limits.user_connections_max if name is not None else 0
+        if most and self._connections_of(tenant, name or "") >= most and request.user_before(tenant) != name:
+            return "user_connections"
+        if tenant != DEFAULT_TENANT:
+            known.tenant = self.tenants.admit(tenant, limits, request.user_before(tenant) is not None)
+            if known.tenant is None:
+                return "tenant_connections"
+        if name is not None:
+            user = self._users.get((tenant, name))
+            if user is None:
+                user = self._users[tenant, name] = _User()
+            user.connections += 1
+            self._tell(tenant, name, user.connections)
+            known.user = user
+        return ""
 
     def _connections_of(self, tenant: str, name: str) -> int:
         """Return how many connections a user has, on all workers."""
@@ -115,11 +121,16 @@ class Paces:
 
     def left(self, link: Link) -> None:
         known, name = link.grants, link.identity.user
-        if not isinstance(known, Known) or known.user is None or name is None:
+        if not isinstance(known, Known):
             return
-        user, known.user = known.user, None
-        user.connections -= 1
         known.let_go()
+        use, known.tenant = known.tenant, None
+        if use is not None:
+            self.tenants.left(use)
+        user, known.user = known.user, None
+        if user is None or name is None:
+            return
+        user.connections -= 1
         key = link.identity.tenant, name
         self._tell(*key, user.connections)
         if not user.connections and self._users.get(key) is user:
@@ -127,7 +138,12 @@ class Paces:
 
     def overdrawn(self, link: Link, rights: Rights) -> None:
         known, ours = known_of(link), link.identity.limits
-        limits = (link.messages_per_s, ours.user_messages_per_s, ours.over_rate)
+        limits = (
+            link.messages_per_s,
+            ours.user_messages_per_s,
+            ours.tenant_messages_per_s,
+            ours.over_rate,
+        )
         if known.pace_of != limits:
             known.pace_of, known.pace = limits, self._pace(link, known)
         pace = known.pace
@@ -138,13 +154,13 @@ class Paces:
         if not pace.overdrawn(rights, ours.over_rate == "wait"):
             return
         if not waited:
-            reason = "user_messages_per_s" if not link.messages_per_s else "messages_per_s"
+            reason = next((name for name, most in zip(_RATES, limits, strict=False) if most), _RATES[0])
             self._audit.failure("too many messages", reason, source_of(link.peer()), **named(link))
         if ours.over_rate != "wait":
             raise ProtocolError(rc.MESSAGE_RATE_TOO_HIGH, "more messages a second than are allowed")
 
     def _pace(self, link: Link, known: Known) -> Pace | None:
-        """Return what a connection keeps to: the budgets of its own and of its user."""
+        """Return what a connection keeps to: the budgets of its own, of its user and of its tenant."""
         known.let_go()
         now_ms, budgets = link.worker.clock.mono_ms, []
         if link.messages_per_s:
@@ -153,9 +169,13 @@ class Paces:
         if together and user is not None:
             if user.budget is None or user.budget.per_s != together:
                 user.budget = self._budget(together, now_ms, link.identity)
-            known.share = user.budget
-            known.share.join()
-            budgets.append(known.share)
+            known.shares = (user.budget,)
+        of_tenant, use = link.identity.limits.tenant_messages_per_s, known.tenant
+        if of_tenant and use is not None:
+            known.shares += (self.tenants.budget(use, of_tenant, now_ms),)
+        for share in known.shares:
+            share.join()
+        budgets += known.shares
         return Pace(link, budgets) if budgets else None
 
     def _budget(self, per_s: int, now_ms: int, identity: Identity) -> Budget:
@@ -163,7 +183,7 @@ class Paces:
         if self.counts is None or self.times is None:
             return Budget(per_s, now_ms)
         names = ("messages", identity.tenant, identity.user or "")
-        return SharedBudget(per_s, now_ms, _OfUser(self.counts, self.times, names))
+        return SharedBudget(per_s, now_ms, NodeBudget(self.counts, self.times, names))
 
 
 def known_of(link: Link) -> Known:

@@ -35,6 +35,12 @@ def test_what_one_rule_denies_no_other_allows() -> None:
     assert found.allows(WRITE, "secret/ä".encode())
 
 
+def test_a_tenant_that_may_publish_nothing_may_receive() -> None:
+    policy = Policy([Rule("acme", 1, "allow", ("publish", "subscribe"), "#")])
+    found = ClientGrants(Permissions(policy.trees(None, (), "c1"), "gw", "c1"), publishes=False)
+    assert (found.allows(WRITE, b"a"), found.allows(READ, b"a")) == (False, True)
+
+
 def test_nothing_is_nothing() -> None:
     assert not any((NOTHING.allows(WRITE, b"a"), NOTHING.allows(READ, b"a"), NOTHING.may_retain(b"a")))
     assert not NOTHING.allows_filter("#")

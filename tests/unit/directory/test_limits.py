@@ -9,6 +9,8 @@ from headrace.directory.limits import limits_of
 from headrace.directory.policy import Policy
 from headrace.directory.reader import TenantView
 
+COUNTED = {"connections": 0, "connects_per_s": 5, "publish_messages_per_s": 10}
+
 
 def of(quotas: dict[str, int], settings: dict[str, str] | None = None) -> Limits | None:
     usual = Limits()
@@ -25,7 +27,7 @@ def test_quotas_and_settings_become_limits_and_the_rest_is_usual() -> None:
     usual = Limits()
     usual.backlog_messages_max = 77
     found = of(
-        {"retained_messages": 3, "backlog_bytes": 4096},
+        {"retained_messages": 3, "backlog_bytes": 4096, **COUNTED},
         {"over_rate": "disconnect", "session_expiry_s_max": "60"},
     )
     assert found is not None
@@ -33,6 +35,9 @@ def test_quotas_and_settings_become_limits_and_the_rest_is_usual() -> None:
     assert differing == {
         "retained_messages_max": 3,
         "tenant_backlog_bytes_max": 4096,
+        "tenant_connections_max": 0,
+        "tenant_connects_per_s": 5,
+        "tenant_messages_per_s": 10,
         "over_rate": "disconnect",
         "session_expiry_max_s": 60,
     }

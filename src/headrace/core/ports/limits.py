@@ -11,9 +11,12 @@ from typing import Final
 
 from mypy_extensions import i64
 
+NO_LIMIT: Final = -1  # where 0 is a limit
+
 
 class Limits:
-    """The limits of one tenant. Times in seconds, sizes in bytes; 0 means no limit where a limit may be absent.
+    """The limits of one tenant. Times in seconds, sizes in bytes; 0 means no limit where a limit may be absent, but for
+    those that begin with NO_LIMIT.
 
     `over_rate`: "wait", or "disconnect" where who publishes more than it may, by the limit of its user or by that of its
     connection, is ended.
@@ -25,6 +28,10 @@ class Limits:
         self.user_messages_per_s: int = 0
         self.user_subscriptions_max: int = 0  # of the sessions, also while they are away
         self.over_rate: str = "wait"
+        # Of all clients of the tenant, over all of its users.
+        self.tenant_connections_max: int = NO_LIMIT
+        self.tenant_connects_per_s: int = NO_LIMIT
+        self.tenant_messages_per_s: int = 0  # that they publish
         # Of sessions.
         self.backlog_messages_max: int = 10_000
         self.backlog_bytes_max: int = 0
@@ -64,6 +71,9 @@ NAMES: Final = (
     "user_messages_per_s",
     "user_subscriptions_max",
     "over_rate",
+    "tenant_connections_max",
+    "tenant_connects_per_s",
+    "tenant_messages_per_s",
     "backlog_messages_max",
     "backlog_bytes_max",
     "application_backlog_bytes_max",
