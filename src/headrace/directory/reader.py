@@ -21,7 +21,8 @@ from headrace.directory.tenants import find_tenant, quotas_of, settings_of
 
 COSTS_MAX: Final = 3  # of hashes, beside our own: the most frequent ones
 CHANGES_MAX: Final = 10_000  # of one poll; where there were more, anything may have changed
-BansByName = Mapping[tuple[str, str, str], Ban]  # by kind, tenant and name
+ADDRESS: Final = "address"
+BansByName = Mapping[tuple[str, str, str], Ban]  # of users and clients, by kind, tenant and name
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class Reader:
         self.polled: float | None = None
         self.costs: tuple[str, ...] = ()
         self.bans: BansByName = {}
+        self._addresses: list[Ban] = []
         self.queries = 0
 
     @property
@@ -108,6 +110,10 @@ class Reader:
             raise
         self._outage, self.polled = None, began
         return found
+
+    def addresses(self, now_us: int) -> tuple[str, ...]:
+        """Return the addresses and networks that are banned now, as of the last poll."""
+        return tuple(ban.subject for ban in self._addresses if not ban.until_us or ban.until_us > now_us)
 
     def close(self) -> None:
         """Close the connections to the database."""
@@ -147,7 +153,10 @@ class Reader:
         with store.database.reading() as connection:
             if bans:
                 holding = store.bans.holding(connection)
-                self.bans = {(ban.kind, ban.tenant, ban.subject): ban for ban in holding}
+                self.bans = {
+                    (ban.kind, ban.tenant, ban.subject): ban for ban in holding if ban.kind != ADDRESS
+                }
+                self._addresses = [ban for ban in holding if ban.kind == ADDRESS]
             if costs:
                 self.costs = tuple(store.users.costs(connection, COSTS_MAX + 1))
 

@@ -26,7 +26,7 @@ from headrace.directory.limits import limits_of
 from headrace.directory.names import user_name
 from headrace.directory.passwords import Hashing, TenantSecrets, UserSecrets
 from headrace.directory.poller import Poller
-from headrace.directory.reader import Found, LookUp, Reader, UserView, key_of
+from headrace.directory.reader import Found, LookUp, Reader, UserView, banned, key_of
 from headrace.directory.tenancy import ByPrefix
 from headrace.services.verifying import Loop
 
@@ -56,7 +56,8 @@ def _nothing(_: object) -> None:
 class SqlDirectory(ports.Directory):
     """Tenants, users, rules and limits of a SQL database. `told` hears, on the poller's thread, of the first poll that
     fails, with the error, and of the first that goes well again, with None. `changed` is called on the loop with the
-    names of tenants whose rules, users or limits are others from then on."""
+    names of tenants whose rules, users or limits are others from then on, `banned` with all addresses that are banned,
+    when others are, or other users or clients."""
 
     def __init__(
         self,
@@ -66,8 +67,10 @@ class SqlDirectory(ports.Directory):
         loop: Loop,
         told: Callable[[Exception | None], object],
         clock: Callable[[], float] = time.monotonic,
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         super().__init__()
+        self._now_us = now_us
         self._reader = reader
         self._settings = settings
         self._names = names
@@ -83,6 +86,8 @@ class SqlDirectory(ports.Directory):
         self._closed = False
         self.usual = Limits()  # of tenants that have no others
         self.changed: Callable[[set[str]], object] = _nothing
+        self._banned: tuple[object, tuple[str, ...]] = reader.bans, ()  # when `banned` was told last
+        self.banned: Callable[[tuple[str, ...]], object] = _nothing
 
     def open(self) -> None:
         """Read the directory for the first time and begin to poll it. Blocks. One that is away is told of and opened
@@ -132,6 +137,14 @@ class SqlDirectory(ports.Directory):
             return known.closed()
         found = known.users.get(self._names.user_of(user))
         return known.closed() if found is None else found.closed()
+
+    def bans(self, tenant: str, user: str | None, client_id: str) -> bool:
+        found = self._reader.bans
+        if not found:
+            return False
+        now_us, name = self._now_us(), None if user is None else self._names.user_of(user)
+        of_user = name is not None and banned(found, "user", tenant, name, now_us) is not None
+        return of_user or banned(found, "client", tenant, client_id, now_us) is not None
 
     def reload(self) -> None:
         """Give the tenants the limits of the configuration as they are now, where they have no others. What is in the
@@ -246,10 +259,18 @@ class SqlDirectory(ports.Directory):
 
     def _poll(self) -> None:
         """Poll, and hand over what has changed. Runs on the poller's thread."""
-        self._hand_over(self._polled, self._reader.poll())
+        changes: list[Change] | None = []
+        try:
+            changes = self._reader.poll()
+        finally:  # a ban ends without the database too
+            self._hand_over(self._polled, changes, self._reader.addresses(self._now_us()))
 
-    def _polled(self, changes: list[Change] | None) -> None:
+    def _polled(self, changes: list[Change] | None, addresses: tuple[str, ...]) -> None:
         """Note what has changed, and have it read again."""
+        users = self._reader.bans
+        if users is not self._banned[0] or addresses != self._banned[1]:
+            self._banned = users, addresses
+            self.banned(addresses)
         if changes is None:
             self._memory.note_all(self._memory.tenants())
         for change in changes or ():

@@ -1,4 +1,5 @@
-"""Who may connect at all: addresses that are banned, by a file or after failed logins, and how often one may come.
+"""Who may connect at all: addresses that are banned, by a file, by a directory or after failed logins, and how often one
+may come.
 
 Asked for each connection once its address is known, before TLS: at accept, or behind a PROXY header for the client's
 own; bans are asked again when it signs in. An IPv6 /64 counts as one address. Unix sockets are never turned away.
@@ -113,6 +114,9 @@ class Networks:
             key = network.version, network.max_prefixlen - network.prefixlen
             self._by_length.setdefault(key, set()).add(int(network.network_address) >> key[1])
 
+    def __bool__(self) -> bool:
+        return bool(self._by_length)
+
     def holds(self, host: str) -> bool:
         try:
             address = ipaddress.ip_address(host)
@@ -139,6 +143,7 @@ class Gate(Guard):
         self._clock = clock
         self._moments = moments
         self._banned = Networks([])
+        self._banned_too = Networks([])  # by the directory
         self._until: dict[str, float] = {}
         self._coming: Allowance | None = None
         self._failing: Allowance | None = None
@@ -181,12 +186,18 @@ class Gate(Guard):
         return TOO_OFTEN if self._coming is not None and not self._coming.take(source_of(peer)) else ""
 
     def bans(self, peer: str) -> bool:
-        """Return whether nobody from there may come in or sign in: by the file, or after failed logins."""
-        return self._banned.holds(host_of(peer)) or self._is_out(source_of(peer))
+        """Return whether nobody from there may come in or sign in: by the file, by the directory, or after failed
+        logins."""
+        return self.is_banned(peer) or self._is_out(source_of(peer))
 
     def is_banned(self, peer: str) -> bool:
-        """Return whether the ban file names it."""
-        return self._banned.holds(host_of(peer))
+        """Return whether the ban file names it, or the directory."""
+        host = host_of(peer)
+        return self._banned.holds(host) or (bool(self._banned_too) and self._banned_too.holds(host))
+
+    def ban(self, networks: Networks) -> None:
+        """Turn these away from now on, beside those of the ban file, instead of those that were given before."""
+        self._banned_too = networks
 
     def failed(self, peer: str) -> bool:
         """Note that a login failed at that address. Returns True if that was one too many, and the address is banned

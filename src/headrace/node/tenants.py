@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ import structlog
 
 from headrace.config import Config, InvalidKey
 from headrace.errors import HeadraceError
+from headrace.net.gate import Networks
 from headrace.services.verifying import Loop
 
 if TYPE_CHECKING:
@@ -81,7 +83,11 @@ class Tenants:
             access.changed()
             doors.judge_again()
 
-        self.directory.changed = changed
+        def banned(addresses: tuple[str, ...]) -> None:
+            doors.ban(Networks([ip_network(one) for one in addresses]))
+            doors.judge_again()
+
+        self.directory.changed, self.directory.banned = changed, banned
 
     async def learn(self, fold: Fold) -> None:
         """Know the tenants of a shard that is brought back, and the users whose wills may be due in it: what each may do

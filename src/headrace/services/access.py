@@ -13,6 +13,7 @@ from headrace.core.ports.directory import Directory
 from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import Link
 from headrace.core.ports.rights import Rights
+from headrace.net.gate import BANNED
 from headrace.services.accounts import (
     REFUSAL_STEP_S,
     REFUSALS_PER_S,
@@ -76,6 +77,8 @@ class DirectoryAccess(Access):
         closed = self._directory.closed(link.identity.tenant, link.identity.user)
         if closed:
             return closed
+        if self._directory.bans(link.identity.tenant, link.identity.user, link.client_id):
+            return BANNED
         known = link.grants
         secrets = self._directory.secrets(link.identity.tenant)
         if isinstance(known, Known) and known.way == PASSWORD and secrets is not None:

@@ -269,6 +269,8 @@ class Accounts:
         """Return with which reason code, and why, a client that is who it says is not let in; "" if it is, and then it is
         counted."""
         tenant, user, client_id = identity.tenant, identity.user, request.client_id
+        if self._directory.bans(tenant, user, client_id):
+            return rc.BANNED, BANNED
         if self._flaps(tenant, user, client_id):
             return rc.CONNECTION_RATE_EXCEEDED, "flapping"
         if known.named and rules is not None and not rules.may_be(user, client_id):

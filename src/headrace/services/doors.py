@@ -16,7 +16,7 @@ from headrace.net.address import Options, parse
 from headrace.net.bound import allow_all_descriptors, reserve, room_for_connections
 from headrace.net.connection import Connection, ConnectionSet
 from headrace.net.frame_connection import FrameConnection
-from headrace.net.gate import BANNED, Allowance, Gate, GateSettings
+from headrace.net.gate import BANNED, Allowance, Gate, GateSettings, Networks
 from headrace.net.incidents import Incidents
 from headrace.net.listener import Listener, ListenerSet
 from headrace.net.tls import TlsFiles, UnusableCertificate
@@ -193,6 +193,24 @@ class Doors:
     def _gate(self, settings: GateSettings) -> Gate:
         return Gate(settings, time.monotonic, self._times)
 
+    def _guard(self) -> Gate:
+        """Have a gate from now on, for whoever comes to a listener and whoever signs in."""
+        self.gate = gate = self._gate(self._settings.gate)
+        if self._access is not None:
+            self._access.guard = gate
+        return gate
+
+    def ban(self, networks: Networks) -> None:
+        """Turn these away from now on, beside those of the ban file."""
+        gate = self.gate
+        if gate is None:
+            if not networks:
+                return
+            gate = self._guard()
+            for listener in self._listeners:
+                listener.connections.gate = gate
+        gate.ban(networks)
+
     def limit(self, settings: DoorSettings) -> None:
         """Keep the limits of these from now on, for those who are here as well."""
         self._settings = replace(
@@ -204,9 +222,7 @@ class Doors:
         if self.gate is not None:
             self.gate.limit(self._settings.gate)
         elif self._settings.gate != GateSettings():
-            self.gate = self._gate(self._settings.gate)
-            if self._access is not None:
-                self._access.guard = self.gate
+            self._guard()
         for listener in self._listeners:
             self._limit(listener.connections, listener.options)
             for connection in listener.connections.open:

@@ -76,7 +76,7 @@ class Rig:
         settings = SqlSettings(poll_s=NEVER_S, outage_s=60)
         names = ByPrefix("/", "acme")
         self.directory = SqlDirectory(
-            self.reader, settings, names, self.loop, self.told.append, clock.monotonic
+            self.reader, settings, names, self.loop, self.told.append, clock.monotonic, clock.now_us
         )
         self.directory.changed = self.changes.append
         self.directory.open()
@@ -349,3 +349,47 @@ def test_a_new_password_is_taken_before_any_poll(rig: Rig, lite: Store) -> None:
     again = rig.found()
     assert again.secrets is not None
     assert again.secrets.line("acme/gw") == account.secrets.line("acme/gw")
+
+
+def test_bans_hold_from_the_next_poll_on_until_they_end(rig: Rig, lite: Store, clock: Clock) -> None:
+    told: list[tuple[str, ...]] = []
+    rig.directory.banned = told.append
+    assert not rig.directory.bans("acme", "acme/gw", "c1")
+    lite.bans.add(ME, "user", "acme", "gw", 60)
+    lite.bans.add(ME, "client", "acme", "c2")
+    lite.bans.add(ME, "address", "", "192.0.2.0/24", 120)
+    rig.poll()
+    asked = (("acme/gw", "c1"), ("gw", "c1"), ("acme/x", "c2"), (None, "c2"), ("acme/GW", "C2"), (None, "c1"))
+    assert [rig.directory.bans("acme", *one) for one in asked] == [True, True, True, True, False, False]
+    assert not rig.directory.bans("blue", "blue/gw", "c2")
+    assert told == [("192.0.2.0/24",)]
+    clock.seconds += 61
+    rig.poll()
+    assert not rig.directory.bans("acme", "acme/gw", "c1")
+    assert told == [("192.0.2.0/24",)]
+    clock.seconds += 60
+    rig.poll()
+    assert told == [("192.0.2.0/24",), ()]
+    lite.bans.remove(ME, "client", "acme", "c2")
+    rig.poll()
+    assert told == [("192.0.2.0/24",), (), ()]  # another client is banned, or none
+    assert not rig.directory.bans("acme", None, "c2")
+
+
+def test_a_ban_of_an_address_ends_without_the_database(
+    rig: Rig, lite: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, ...]] = []
+    rig.directory.banned = told.append
+    lite.bans.add(ME, "address", "", "192.0.2.1", 60)
+    rig.poll()
+
+    def away() -> None:
+        raise DirectoryUnavailable("away")
+
+    monkeypatch.setattr(rig.reader, "poll", away)
+    clock.seconds += 61
+    with pytest.raises(DirectoryUnavailable):
+        rig.directory._poll()
+    rig.loop.run()
+    assert told == [("192.0.2.1/32",), ()]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
 
 from headrace.net import gate as module
-from headrace.net.gate import Allowance, Gate, GateSettings, InvalidBans, read_bans
+from headrace.net.gate import BANNED, Allowance, Gate, GateSettings, InvalidBans, Networks, read_bans
 
 
 class Time:
@@ -41,6 +42,22 @@ def test_bans_of_a_file(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\n")
     with pytest.raises(InvalidBans):
         read_bans(file)
+
+
+def test_bans_of_a_directory_stand_beside_those_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "bans"
+    file.write_text("192.0.2.1\n")
+    gate = Gate(GateSettings(ban_file=str(file)))
+    assert not Networks([])
+    gate.ban(Networks([ip_network("198.51.100.0/24"), ip_network("2001:db8::/32")]))
+    out = ("192.0.2.1:5", "198.51.100.7:5", "[2001:db8::7]:5")
+    assert all(gate.bans(peer) and gate.is_banned(peer) for peer in out)
+    assert gate.refusal("198.51.100.7:5") == BANNED
+    assert not gate.bans("198.51.101.7:5")
+    gate.reload()
+    assert gate.bans("198.51.100.7:5")
+    gate.ban(Networks([]))
+    assert [gate.bans(peer) for peer in out] == [True, False, False]
 
 
 def test_an_infinite_allowance_has_no_end(clock: Time) -> None:

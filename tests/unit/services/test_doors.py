@@ -9,6 +9,7 @@ import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.worker import Worker
 from headrace.errors import ConfigError
-from headrace.net.gate import Allowance, GateSettings
+from headrace.net.gate import Allowance, GateSettings, Networks
 from headrace.net.tls import TlsFiles, UnusableCertificate
 from headrace.services.access import AccessSettings, FileAccess
 from headrace.services.audit import Audit
@@ -61,6 +62,25 @@ async def ends(url: str) -> bytes:
         return await asyncio.wait_for(reader.read(), 10)
     finally:
         writer.close()
+
+
+def test_addresses_that_a_directory_bans_are_turned_away_and_come_again() -> None:
+    async def body(worker: Worker, told: Told) -> None:
+        doors = Doors(worker, DoorSettings(100, 5.0, 1 << 20, NO_FILES), None, told)
+        doors.open("tcp://127.0.0.1:0")
+        (listener,) = doors.listeners
+        doors.ban(Networks([]))
+        assert doors.gate is None  # nobody pays for a gate that turns nobody away
+        doors.ban(Networks([ip_network("127.0.0.0/8")]))
+        assert await ends(doors.urls[0]) == b""
+        assert listener.connections.turned_away["banned"] == 1
+        doors.ban(Networks([]))
+        _, writer = await client(doors, int(doors.urls[0].rpartition(":")[2]), "c")
+        doors.stop_accepting()
+        doors.close()
+        writer.close()
+
+    run(body)
 
 
 def test_more_than_the_limit_are_turned_away_and_said_once() -> None:

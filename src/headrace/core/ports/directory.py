@@ -149,6 +149,11 @@ class Directory:
         its user is disabled or there no more."""
         return ""
 
+    def bans(self, tenant: str, user: str | None, client_id: str) -> bool:
+        """Return whether a user of a tenant, or a client with this id, is banned now. Addresses are banned before anybody
+        says who it is (`ports.access.Guard`)."""
+        return False
+
     def reload(self) -> None:
         """Read again what is kept of it. Raises ConfigError or OSError; then what was there stays."""
 
