@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from headrace.commands.client import tell_unanswered
 from headrace.commands.frame import exact_name
@@ -22,12 +23,13 @@ from headrace.commands.storage import (
     journals_of,
 )
 from headrace.commands.watch import of_a_broker, or_of_a_broker
-from headrace.config import load
+from headrace.config import Config, load
 from headrace.console.admin import AdminClient, AdminRefused
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.errors import BrokersOwn, NotThere
 
 if TYPE_CHECKING:
+    from headrace.core.ports.access import Access
     from headrace.core.state.session import Session
     from headrace.offline.dropping import Rules
 
@@ -189,7 +191,7 @@ def _drop_here(
     from headrace.offline.dropping import opened
 
     journals_of(data_dir)
-    with ended_by_signals(), _rules(config_file) as rules:
+    with ended_by_signals(), _rules(config_file, data_dir) as rules:
         with opened(data_dir, tenant, client_id, rules, _say) as stopped:
             if not yes:
                 click.echo(f"{named}: {_described(stopped.session)}")
@@ -199,24 +201,33 @@ def _drop_here(
 
 
 @contextmanager
-def _rules(config_file: Path | None) -> Iterator[Rules]:
+def _rules(config_file: Path | None, data_dir: Path) -> Iterator[Rules]:
     """Give what a configuration says about the end of a session. Raises ConfigError, with the key."""
-    from headrace.node.wiring import (
-        access_is_needed,
-        access_settings,
-        audit_log,
-        broker_settings,
-        log_settings,
-    )
+    from headrace.node.wiring import broker_settings, log_settings
     from headrace.offline.dropping import Rules
-    from headrace.services.access import FileAccess
 
     config = load(config_file)
     with closing(asyncio.new_event_loop()) as loop:
-        access = None
-        if config_file is not None and access_is_needed(config):
-            access = FileAccess(access_settings(config), audit_log(config), loop)
-        yield Rules(log_settings(config), broker_settings(config), access)
+        access = None if config_file is None else _access_of(config, data_dir, loop)
+        try:
+            yield Rules(log_settings(config), broker_settings(config), access)
+        finally:
+            if access is not None:
+                access.close()
+
+
+def _access_of(config: Config, data_dir: Path, loop: asyncio.AbstractEventLoop) -> Access | None:
+    """Return the access control of a broker that does not run, None where everybody may do everything."""
+    from headrace.node.tenants import Tenants
+    from headrace.node.wiring import access_is_needed, access_settings, audit_log
+    from headrace.services.access import FileAccess
+
+    if config.tenants.enabled:
+        here = msgspec.structs.replace(config, data_dir=str(data_dir))
+        return Tenants(here, loop).open_stopped()
+    if access_is_needed(config):
+        return FileAccess(access_settings(config), audit_log(config), loop)
+    return None
 
 
 def _described(session: Session) -> str:

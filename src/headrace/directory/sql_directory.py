@@ -101,6 +101,11 @@ class SqlDirectory(ports.Directory):
         self._poller = Poller(self._poll, self._settings.poll_s, self._told, is_away=away is not None)
         self._poller.start()
 
+    def open_once(self) -> None:
+        """Read the directory for a program that asks what it needs by `read`, and ends. Blocks. Raises
+        DirectoryUnavailable, InvalidField, WrongSchema."""
+        self._reader.poll()
+
     def close(self) -> None:
         self._closed = True
         self._calls.close()

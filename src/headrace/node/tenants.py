@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from headrace.config import Config, InvalidKey
+from headrace.core.ports.access import Access
 from headrace.errors import HeadraceError
 from headrace.net.gate import Networks
+from headrace.services.acl import WRITE
 from headrace.services.verifying import Loop
 
 if TYPE_CHECKING:
@@ -74,6 +76,13 @@ class Tenants:
         with _named():
             self.directory.open()
 
+    def open_stopped(self) -> Access:
+        """Read the directory for a command that does a broker's work while none runs, and return access control that
+        looks up whom it is asked about. Blocks. Raises InvalidKey, also where the database is away."""
+        with _named():
+            self.directory.open_once()
+        return _Stopped(self.directory)
+
     def join(self, access: DirectoryAccess, doors: Doors) -> None:
         """Have changes of the directory count for those who are connected."""
 
@@ -110,6 +119,26 @@ class Tenants:
             quotas.take_back(tenant)
         else:
             quotas.give(tenant, limits)
+
+
+class _Stopped(Access):
+    """Access control where no broker runs: it is asked about wills alone, and blocks. Raises InvalidKey where the
+    database is away."""
+
+    def __init__(self, directory: SqlDirectory) -> None:
+        super().__init__()
+        self._directory = directory
+
+    def may_leave_will(self, tenant: str, user: str | None, client_id: str, topic: bytes) -> bool:
+        found = self._directory.read(((tenant, user),))
+        if not found:
+            raise InvalidKey(URL, "the directory does not answer any more")
+        self._directory.take_over(found)
+        rules = self._directory.rules(tenant)
+        return rules is None or rules.grants(user, client_id).allows(WRITE, topic)
+
+    def close(self) -> None:
+        self._directory.close()
 
 
 async def _leavers(fold: Fold) -> list[tuple[str, str | None]]:

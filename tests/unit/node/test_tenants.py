@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from headrace.core.records.record import DROP_NOT_ACCEPTED
 from headrace.directory.entries import Rule
 from headrace.directory.store import Store, open_store
 from headrace.node.node import Node
+from headrace.node.tenants import Tenants
 
 SECONDS = 60.0
 
@@ -175,3 +176,19 @@ def test_without_its_packages_the_extra_is_named(tmp_path: Path, monkeypatch: py
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     assert "headrace[directory]" in wrong(tmp_path, "")
+
+
+def test_where_no_broker_runs_wills_are_judged_by_the_database(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/directory"
+    store = open_store(url, make=True)
+    store.tenants.create(ME, "acme")
+    store.users.create(ME, "acme", "gw", b"secret")
+    number = store.rules.add(ME, Rule("acme", 0, "allow", ("publish",), "gone/%u")).number
+    with closing(asyncio.new_event_loop()) as loop:
+        asked = Tenants(config(tmp_path, url), loop).open_stopped()
+        for user, topic in (("acme/gw", b"gone/gw"), ("acme/gw", b"x"), ("acme/x", b"gone/x")):
+            assert asked.may_leave_will("acme", user, "c", topic) is (topic == b"gone/gw")
+        store.rules.remove(ME, "acme", number)
+        assert not asked.may_leave_will("acme", "acme/gw", "c", b"gone/gw")
+        asked.close()
+    store.close()
