@@ -52,10 +52,10 @@ class Hashing:
             right = matches(hashed, password)
         return right
 
-    def remember(self, user: KnownUser, password: bytes) -> None:
-        """Note that a password was right just now."""
-        if self._remember_s and user.view is not None:
-            user.remembered = self._digest(user.view.user.hashed, password), self._clock()
+    def remember(self, user: KnownUser, hashed: str, password: bytes) -> None:
+        """Note that a password was right just now, with this hash: not with another one that the user may have by now."""
+        if self._remember_s:
+            user.remembered = self._digest(hashed, password), self._clock()
 
     def is_remembered(self, user: KnownUser | None, password: bytes) -> bool:
         """Return whether this very password was right lately, with the hash that the user has now."""
@@ -99,8 +99,8 @@ class UserSecrets(ports.Secrets):
         return self._hashing.is_remembered(self._user, password)
 
     def remember(self, user: str, password: bytes) -> None:
-        if self._user is not None:
-            self._hashing.remember(self._user, password)
+        if self._user is not None and self._view is not None:
+            self._hashing.remember(self._user, self._view.user.hashed, password)
 
     def verify(self, user: str, password: bytes) -> bool:
         """Return whether the password is the user's. Raises DirectoryUnavailable where it does not fit and the database

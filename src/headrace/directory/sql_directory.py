@@ -113,6 +113,33 @@ class SqlDirectory(ports.Directory):
             self._poller.stop(0)
         self._reader.close()
 
+    # Figures
+
+    @property
+    def is_away(self) -> bool:
+        """Return whether the last poll has failed."""
+        return self._reader.outage is not None
+
+    @property
+    def lookups(self) -> int:
+        """Return how many tenants and users were looked up."""
+        return self._reader.queries
+
+    @property
+    def calls(self) -> int:
+        """Return how many look-ups are made or wait."""
+        return self._calls.there
+
+    @property
+    def abandoned(self) -> int:
+        """Return how many look-ups had waited too long."""
+        return self._calls.dropped
+
+    @property
+    def users(self) -> int:
+        """Return how many users are known."""
+        return sum(len(tenant.users) for tenant in self._memory.tenants())
+
     # What access control asks
 
     def find(self, inquiry: Inquiry) -> None:

@@ -108,7 +108,7 @@ class ByShard(Mapping[int, Found], Generic[Found]):
 class Parts:
     """The parts of a node that somebody may look at. `shards` are those that it owns, which change while it runs; those
     in `lost` were given up for a failed journal, and are on their way out or back. `directories`: the data directories of
-    all shards of the node, whoever owns them; `index`: which worker it is."""
+    all shards of the node, whoever owns them; `index`: which worker it is; `more`: what else tells figures."""
 
     worker: Worker
     shards: Sequence[OwnedShard]
@@ -126,6 +126,7 @@ class Parts:
     lost: Mapping[int, str]
     stores: OpenStores
     index: int = 0
+    more: Sequence[Collector] = ()
 
 
 def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[[], str]) -> Starlette:
@@ -225,4 +226,4 @@ def _collectors(parts: Parts, limits: Limits) -> list[Collector]:
     ]
     if parts.access is not None:
         found.append(AuditCollector(parts.audit, parts.access.verifying))
-    return found
+    return [*found, *parts.more]

@@ -504,6 +504,7 @@ class Node:
             self._holdings.lost,
             self.stores,
             self.place.index,
+            () if self._tenants is None else (self._tenants.collector(),),
         )
         return site(parts, tokens, limits, lambda: self.trouble)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from prometheus_client.registry import Collector
 
 from headrace.config import Config, InvalidKey
 from headrace.core.ports.access import Access
@@ -82,6 +83,12 @@ class Tenants:
         with _named():
             self.directory.open_once()
         return _Stopped(self.directory)
+
+    def collector(self) -> Collector:
+        """Return what tells /metrics of the directory."""
+        from headrace.directory.metrics import DirectoryCollector
+
+        return DirectoryCollector(self.directory)
 
     def join(self, access: DirectoryAccess, doors: Doors) -> None:
         """Have changes of the directory count for those who are connected."""

@@ -74,12 +74,11 @@ class DirectoryAccess(Access):
 
     def must_go(self, link: Link) -> str:
         """Return why a connection that is there may not stay under the directory as it is now, "" if it may."""
-        closed = self._directory.closed(link.identity.tenant, link.identity.user)
-        if closed:
-            return closed
-        if self._directory.bans(link.identity.tenant, link.identity.user, link.client_id):
-            return BANNED
         known = link.grants
+        if isinstance(known, Known):  # it was let in
+            why = self._shut_out(link)
+            if why:
+                return why
         secrets = self._directory.secrets(link.identity.tenant)
         if isinstance(known, Known) and known.way == PASSWORD and secrets is not None:
             line = secrets.line(link.identity.user or "")
@@ -89,6 +88,12 @@ class DirectoryAccess(Access):
                 return "password_changed"
         named = link.client_id != "" and (not isinstance(known, Known) or known.named)
         return "client_id" if named and not self._permissions.may_stay(link) else ""
+
+    def _shut_out(self, link: Link) -> str:
+        """Return why nobody who is called so may be here now, "" if that is not so."""
+        tenant, user = link.identity.tenant, link.identity.user
+        why = self._directory.closed(tenant, user)
+        return why or (BANNED if self._directory.bans(tenant, user, link.client_id) else "")
 
     def close(self) -> None:
         self.accounts.close()

@@ -136,6 +136,17 @@ def test_a_password_is_remembered_for_a_time_and_as_long_as_it_is_the_same(
     assert not desk.secrets("gw", known=False).remembered("gw", b"secret")
 
 
+def test_a_password_is_never_remembered_with_the_hash_of_another_one(desk: Desk, lite: Store) -> None:
+    """It was changed after this one was verified, and that is known by the time at which it is remembered."""
+    secrets = desk.secrets("gw")
+    assert secrets.verify("gw", b"secret")
+    lite.users.set_password(ME, "acme", "gw", b"fresh")
+    desk.secrets("gw", known=False)
+    secrets.remember("gw", b"secret")
+    assert not desk.secrets("gw").remembered("gw", b"secret")
+    assert not desk.secrets("gw").remembered("gw", b"fresh")
+
+
 def test_where_remembering_is_off_every_password_is_hashed(desk: Desk) -> None:
     desk.hashing = Hashing(lambda: (), 0)
     secrets = desk.secrets("gw")
