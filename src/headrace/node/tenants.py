@@ -45,16 +45,13 @@ class Tenants:
     can be used."""
 
     def __init__(self, config: Config, loop: Loop) -> None:
-        try:
+        with _extra_named():
+            from headrace.directory.engine import Patience, url_of
             from headrace.directory.reader import Reader
             from headrace.directory.sql_directory import THREADS, SqlDirectory, SqlSettings
             from headrace.directory.tenancy import ByPrefix
-        except ModuleNotFoundError as error:
-            message = f"this needs {error.name}: pip install 'headrace[directory]'"
-            raise InvalidKey("tenants.enabled", message) from None
-        from headrace.directory.engine import Patience, url_of
 
-        url = config.directory.url or f"sqlite:///{Path(config.data_dir).absolute() / FILE}"
+        url = _url(config)
         with _named():
             url_of(url)
         patience = Patience(connections=THREADS + 3)  # the poller's, and those of the threads that hash
@@ -157,6 +154,39 @@ async def _leavers(fold: Fold) -> list[tuple[str, str | None]]:
                 found[session.tenant.name, session.will.user] = None
         await asyncio.sleep(0)
     return list(found)
+
+
+def check(config: Config) -> None:
+    """Open the directory of a configuration as a start would, but make nothing, and change nothing. Raises InvalidKey."""
+    with _extra_named():
+        from headrace.directory.engine import engine_of, url_of
+        from headrace.directory.migrating import Migrator
+    with _named():
+        url = url_of(_url(config))
+        if url.drivername.startswith("sqlite") and not Path(str(url.database)).exists():
+            return  # a start makes it
+        engine = engine_of(url)
+        try:
+            migrator = Migrator(engine)
+            if migrator.version():  # else a start makes the tables
+                migrator.prepare(make=False)
+        finally:
+            engine.dispose()
+
+
+def _url(config: Config) -> str:
+    """Return the URL of the database."""
+    return config.directory.url or f"sqlite:///{Path(config.data_dir).absolute() / FILE}"
+
+
+@contextmanager
+def _extra_named() -> Iterator[None]:
+    """Name the extra that brings what cannot be imported. Raises InvalidKey."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        message = f"this needs {error.name}: pip install 'headrace[directory]'"
+        raise InvalidKey("tenants.enabled", message) from None
 
 
 def _opening(url: str, patience: Patience) -> Callable[[], Store]:

@@ -38,6 +38,7 @@ from headrace.net.bound import allow_all_descriptors
 from headrace.net.gate import read_bans
 from headrace.net.tls import TlsFiles, revocations, server_context
 from headrace.net.validity import complaints
+from headrace.node.tenants import check
 from headrace.node.wiring import door_settings, wish
 from headrace.ownership import hidden_from
 from headrace.services.acl import read_acl
@@ -65,7 +66,18 @@ _GRANT_LINE = "as it is not of the form [read|operate] [tenant=NAME] [consumer=N
 
 def problems(config: Config, running: bool = False) -> list[str]:
     """Return what is wrong with a configuration, a line each with its key in front."""
-    steps = (_access, _certificates, _addresses, _data_dir, _workers, _limits, _tokens, _bridges, _service)
+    steps = (
+        _access,
+        _directory,
+        _certificates,
+        _addresses,
+        _data_dir,
+        _workers,
+        _limits,
+        _tokens,
+        _bridges,
+        _service,
+    )
     found = [line for step in steps for line in step(config, running)]
     return list(dict.fromkeys(found))
 
@@ -90,6 +102,11 @@ def _access(config: Config, _: bool) -> Iterator[str]:
         yield from _said(config, "access.acl_file", lambda: read_acl(Path(access.acl_file)))
     if access.ban_file:
         yield from _said(config, "access.ban_file", lambda: read_bans(Path(access.ban_file)))
+
+
+def _directory(config: Config, _: bool) -> Iterator[str]:
+    if config.tenants.enabled:
+        yield from _said(config, "directory.url", lambda: check(config))
 
 
 # Certificates

@@ -19,7 +19,7 @@ from headrace.core.records.record import DROP_NOT_ACCEPTED
 from headrace.directory.entries import Rule
 from headrace.directory.store import Store, open_store
 from headrace.node.node import Node
-from headrace.node.tenants import Tenants
+from headrace.node.tenants import Tenants, check
 
 SECONDS = 60.0
 
@@ -169,6 +169,19 @@ def test_what_cannot_be_opened_is_said_with_its_key_and_holds_nothing(tmp_path: 
     ):
         assert wrong(tmp_path, url).startswith("directory.url: ")
     asyncio.run(serving(config(tmp_path), lambda *_: asyncio.sleep(0)))  # the data directory is free
+
+
+def test_a_check_opens_what_a_start_would_and_makes_nothing(tmp_path: Path) -> None:
+    check(config(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    url = f"sqlite:///{tmp_path}/directory"
+    check(config(tmp_path, url))
+    open_store(url, make=True).close()
+    check(config(tmp_path, url))
+    with sqlite3.connect(tmp_path / "directory") as database:
+        database.execute("UPDATE directory_schema SET version_num = '9999'")
+    with pytest.raises(InvalidKey, match=r"^directory.url: .*9999"):
+        check(config(tmp_path, url))
 
 
 def test_without_its_packages_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
