@@ -197,6 +197,11 @@ class Resource:
         return self.path.removeprefix(self._prefix).strip("{}").partition(":")[0]
 
     @property
+    def is_of_tenants(self) -> bool:
+        """Return whether it names the tenant that it is about."""
+        return any(each.name == "tenant" for each in self.parameters)
+
+    @property
     def _prefix(self) -> str:
         return self.path.partition("{")[0]
 
@@ -282,13 +287,15 @@ def served(tokens: Tokens, answers: Mapping[Resource, Answer]) -> list[Route]:
         async def answer(request: Request, body: bytes) -> Response:
             return await _answer(resource, answers[resource], request, body)
 
-        return guarded(tokens, resource.role, answer, resource.body_bytes_max)
+        return guarded(tokens, resource.role, answer, resource.is_of_tenants, resource.body_bytes_max)
 
     return routes(list(answers), endpoint)
 
 
 async def _answer(resource: Resource, answer: Answer, request: Request, body: bytes) -> Response:
-    values = resource.values(request)
+    values, grant = resource.values(request), request.state.grant
+    if grant.tenant and values.get("tenant") != grant.tenant:
+        return problem(HTTPStatus.FORBIDDEN, f"this token is for one tenant: tenant={grant.tenant}")
     if resource.body is not None:
         values["body"] = resource.decoded(body)
     try:
@@ -300,7 +307,7 @@ async def _answer(resource: Resource, answer: Answer, request: Request, body: by
     except tuple(_REFUSALS) as error:
         return problem(_REFUSALS[type(error)], str(error))
     if resource.event and isinstance(content, dict):
-        by = {"role": request.state.grant.role, "token_line": request.state.grant.line, "by": _asker(request)}
+        by = {"role": grant.role, **grant.whose, "by": _asker(request)}
         _LOG.warning(resource.event, extra={"fields": content | by})
     if content is None:
         return Response(status_code=HTTPStatus.NO_CONTENT)

@@ -10,6 +10,9 @@
 Empty lines and lines that begin with `#` count for nothing. A line with any other word grants nothing, nor does one whose
 token was forgotten: `read` alone is a role, no token; `headrace config check` names such lines. The file is read at every
 request, so a change holds at once.
+
+A broker with tenants knows the tokens of their directory too. One that is for a tenant lets in where a resource names
+that tenant.
 """
 
 from __future__ import annotations
@@ -27,11 +30,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from headrace.api.problem import problem
+from headrace.errors import HeadraceError
 
 READ: Final = "read"
 OPERATE: Final = "operate"
 _LIMITS: Final = ("tenant", "consumer")
 BODY_BYTES_MAX: Final = 4096
+
+_BEARER: Final = "Bearer "
 
 Answer = Callable[[Request, bytes], Response | Awaitable[Response]]
 
@@ -39,12 +45,18 @@ Answer = Callable[[Request, bytes], Response | Awaitable[Response]]
 @dataclass(frozen=True, slots=True)
 class Grant:
     """What a token may: its role, and what that is limited to. `tenant` "": all; no `consumers`: any, or with a tenant
-    none. `line`: of the file, the first one 1."""
+    none. `line`: of the file, the first one 1; of a token of the directory there is a `number` instead."""
 
     role: str
     tenant: str = ""
     consumers: tuple[str, ...] = ()
     line: int = field(default=0, compare=False)
+    number: str = field(default="", compare=False)
+
+    @property
+    def whose(self) -> dict[str, object]:
+        """Return what the log says of whose token it is."""
+        return {"token": self.number} if self.number else {"token_line": self.line}
 
     @property
     def is_limited(self) -> bool:
@@ -58,11 +70,17 @@ class Grant:
         return self.role in (role, OPERATE)
 
 
-class Tokens:
-    """The tokens of one file; None: nobody is let in. Runs on threads."""
+Elsewhere = Callable[
+    [str], Grant | None
+]  # what a token grants; raises HeadraceError where that cannot be told
 
-    def __init__(self, file: Path | None) -> None:
+
+class Tokens:
+    """The tokens of one file, None: there is none; and those that somebody else knows. Runs on threads."""
+
+    def __init__(self, file: Path | None, elsewhere: Elsewhere | None = None) -> None:
         self._file = file
+        self._elsewhere = elsewhere
 
     def refusal(self, given: str, role: str) -> Response | None:
         """Return why whoever sent this Authorization header may not do what needs `role`, for all tenants; None if they
@@ -70,36 +88,49 @@ class Tokens:
         found = self.unlimited(given, role)
         return found if isinstance(found, Response) else None
 
-    def unlimited(self, given: str, role: str) -> Grant | Response:
+    def unlimited(self, given: str, role: str, of_tenants: bool = False) -> Grant | Response:
         """Return what the token in this Authorization header may, which is what needs `role`, for all tenants; or why
-        that is refused."""
+        that is refused. `of_tenants`: what is asked for names a tenant, so a token of the directory may be for one."""
         found = self.grant(given, role)
-        if isinstance(found, Grant) and found.is_limited:
+        if isinstance(found, Grant) and found.is_limited and not (of_tenants and found.number):
             detail = "this token is for a tenant or a consumer of the journal, and for nothing else"
             return problem(HTTPStatus.FORBIDDEN, detail)
         return found
 
     def grant(self, given: str, role: str) -> Grant | Response:
         """Return what the token in this Authorization header may, which is at least `role`; or why that is refused."""
-        if self._file is None:
+        if self._file is None and self._elsewhere is None:
             return problem(
                 HTTPStatus.FORBIDDEN,
                 "this needs a token, and the key journal.token_file names no file of them",
             )
         try:
-            lines = self._file.read_text(encoding="utf-8").splitlines()
+            found = self._granted(given)
         except (OSError, UnicodeDecodeError) as error:
             detail = f"journal.token_file cannot be read: {getattr(error, 'strerror', None) or error}"
             return problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail)
-        found = _grants(lines, given)
+        except HeadraceError as error:
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         if allowing := [grant for grant in found if grant.allows(role)]:
             return min(allowing, key=lambda grant: grant.is_limited)
         if found:
             return problem(
                 HTTPStatus.FORBIDDEN, f"this token may {READ}, and what is asked for needs {OPERATE}"
             )
-        detail = "a bearer token is needed" if not given else "this is not the token of journal.token_file"
+        known = (
+            "journal.token_file" if self._elsewhere is None else "journal.token_file, nor of the directory"
+        )
+        detail = f"this is not the token of {known}" if given else "a bearer token is needed"
         return problem(HTTPStatus.UNAUTHORIZED, detail, {"WWW-Authenticate": "Bearer"})
+
+    def _granted(self, given: str) -> list[Grant]:
+        """Return what the token in this header grants. Raises OSError, UnicodeDecodeError, HeadraceError."""
+        lines = [] if self._file is None else self._file.read_text(encoding="utf-8").splitlines()
+        found = _grants(lines, given)
+        if not found and self._elsewhere is not None and given.startswith(_BEARER):
+            other = self._elsewhere(given.removeprefix(_BEARER))
+            found += [] if other is None else [other]
+        return found
 
 
 def _grants(lines: list[str], given: str) -> list[Grant]:
@@ -153,14 +184,14 @@ def _grant(words: list[str]) -> Grant | None:
 
 
 def guarded(
-    tokens: Tokens, role: str, answer: Answer, bytes_max: int = BODY_BYTES_MAX
+    tokens: Tokens, role: str, answer: Answer, of_tenants: bool = False, bytes_max: int = BODY_BYTES_MAX
 ) -> Callable[[Request], Awaitable[Response]]:
     """Return an endpoint for whoever has a token of that role without limits, which is asked before a body is read; the
-    answer finds it in `state.grant` of the request."""
+    answer finds it in `state.grant` of the request. `of_tenants`: or for a tenant, which the answer compares."""
 
     async def endpoint(request: Request) -> Response:
         given = request.headers.get("authorization", "")
-        found = await run_in_threadpool(tokens.unlimited, given, role)
+        found = await run_in_threadpool(tokens.unlimited, given, role, of_tenants)
         if isinstance(found, Response):
             return found
         request.state.grant = found

@@ -13,7 +13,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from headrace.directory.entries import Ban, Change, Tenant, User
+from headrace.directory.entries import Ban, Change, Tenant, Token, User
 from headrace.directory.errors import DirectoryUnavailable
 from headrace.directory.policy import Policy
 from headrace.directory.store import Store
@@ -87,15 +87,18 @@ class Reader:
 
     def look(self, wanted: Iterable[LookUp]) -> list[Found]:
         """Return what there is to say of tenants and users. Raises DirectoryUnavailable."""
-        store = self._opened
-        if store is None or self._outage is not None:
-            raise DirectoryUnavailable(str(self._outage or "the directory was not opened yet"))
-        found = []
+        store, found = self._store(), []
         with store.database.reading() as connection:
             for one in wanted:
                 self.queries += 1
                 found.append(_look(store, connection, one))
         return found
+
+    def _store(self) -> Store:
+        """Return what is open. Raises DirectoryUnavailable."""
+        if self._opened is None or self._outage is not None:
+            raise DirectoryUnavailable(str(self._outage or "the directory was not opened yet"))
+        return self._opened
 
     def poll(self) -> list[Change] | None:
         """Return what has changed since the last poll; None where anything may have. Raises DirectoryUnavailable, and at
@@ -110,6 +113,10 @@ class Reader:
             raise
         self._outage, self.polled = None, began
         return found
+
+    def token(self, secret: str) -> Token | None:
+        """Return what a token is for; None if it is none. Raises DirectoryUnavailable."""
+        return self._store().tokens.find(secret)
 
     def addresses(self, now_us: int) -> tuple[str, ...]:
         """Return the addresses and networks that are banned now, as of the last poll."""

@@ -19,7 +19,7 @@ from headrace.core.ports import directory as ports
 from headrace.core.ports.directory import Account, Inquiry
 from headrace.core.ports.limits import Limits
 from headrace.directory.calls import Calls
-from headrace.directory.entries import Change
+from headrace.directory.entries import Change, Token
 from headrace.directory.errors import DirectoryUnavailable, InvalidField, TooManyWaiting
 from headrace.directory.known import KnownTenant, KnownUser, Memory
 from headrace.directory.limits import limits_of
@@ -28,6 +28,7 @@ from headrace.directory.passwords import Hashing, TenantSecrets, UserSecrets
 from headrace.directory.poller import Poller
 from headrace.directory.reader import Found, LookUp, Reader, UserView, banned, key_of
 from headrace.directory.tenancy import ByPrefix
+from headrace.directory.tokens import PREFIX
 from headrace.services.verifying import Loop
 
 THREADS: Final = 4
@@ -282,6 +283,10 @@ class SqlDirectory(ports.Directory):
             return self._reader.look(wanted)
         except DirectoryUnavailable:
             return []
+
+    def token(self, secret: str) -> Token | None:
+        """Return what a token for the admin HTTP is for; None if it is none. Blocks. Raises DirectoryUnavailable."""
+        return self._reader.token(secret) if secret.startswith(PREFIX) else None
 
     def take_over(self, found: Iterable[Found]) -> None:
         """Know from now on what was read, for wills and limits of those who are not here. What is newer stays."""

@@ -28,7 +28,7 @@ from headrace.api.operations import (
 )
 from headrace.api.posts import of_posts
 from headrace.api.resource import served
-from headrace.api.tokens import Tokens
+from headrace.api.tokens import Elsewhere, Tokens
 from headrace.build import build
 from headrace.core.worker import Worker
 from headrace.node.shard import OwnedShard
@@ -108,7 +108,8 @@ class ByShard(Mapping[int, Found], Generic[Found]):
 class Parts:
     """The parts of a node that somebody may look at. `shards` are those that it owns, which change while it runs; those
     in `lost` were given up for a failed journal, and are on their way out or back. `directories`: the data directories of
-    all shards of the node, whoever owns them; `index`: which worker it is; `more`: what else tells figures."""
+    all shards of the node, whoever owns them; `index`: which worker it is; `more`: what else tells figures; `granted`:
+    what tokens may that are in no file."""
 
     worker: Worker
     shards: Sequence[OwnedShard]
@@ -127,6 +128,7 @@ class Parts:
     stores: OpenStores
     index: int = 0
     more: Sequence[Collector] = ()
+    granted: Elsewhere | None = None
 
 
 def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[[], str]) -> Starlette:
@@ -155,7 +157,7 @@ def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[
     }
     routes: list[BaseRoute] = [
         JournalRoutes(parts.directories, tokens).mount(),
-        *served(Tokens(tokens), answers),
+        *served(Tokens(tokens, parts.granted), answers),
         *description(RESOURCES),
     ]
     return application(not_ready, collectors, routes, (refresh,), lambda: parts.stores.trouble)

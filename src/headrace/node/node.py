@@ -505,6 +505,7 @@ class Node:
             self.stores,
             self.place.index,
             () if self._tenants is None else (self._tenants.collector(),),
+            None if self._tenants is None else self._tenants.granted,
         )
         return site(parts, tokens, limits, lambda: self.trouble)
 

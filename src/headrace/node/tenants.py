@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from prometheus_client.registry import Collector
 
+from headrace.api.tokens import OPERATE, READ, Grant
 from headrace.config import Config, InvalidKey
 from headrace.core.ports.access import Access
 from headrace.errors import HeadraceError
@@ -80,6 +81,16 @@ class Tenants:
         with _named():
             self.directory.open_once()
         return _Stopped(self.directory)
+
+    def granted(self, secret: str) -> Grant | None:
+        """Return what a token of the directory may ask the admin HTTP for, None if there is none like it. Runs on a
+        thread. Raises DirectoryUnavailable."""
+        from headrace.directory.entries import VIEWER
+
+        token = self.directory.token(secret)
+        if token is None:
+            return None
+        return Grant(READ if token.role == VIEWER else OPERATE, token.tenant, number=token.number)
 
     def collector(self) -> Collector:
         """Return what tells /metrics of the directory."""

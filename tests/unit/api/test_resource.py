@@ -24,8 +24,19 @@ from headrace.api.operations import (
     of_traces,
 )
 from headrace.api.posts import of_posts
-from headrace.api.resource import Holder, Parameter, Resource, flag, limit, named, paging, routes, served
-from headrace.api.tokens import READ, Tokens
+from headrace.api.resource import (
+    Holder,
+    Parameter,
+    Resource,
+    Values,
+    flag,
+    limit,
+    named,
+    paging,
+    routes,
+    served,
+)
+from headrace.api.tokens import READ, Grant, Tokens
 from headrace.core.homes import Homes
 from headrace.services.laggards import Laggards
 from headrace.services.paging import ByHome, Place, ShardRows
@@ -40,6 +51,8 @@ THING = Resource(
     Holder(),
     (named("tenant", "default"), Parameter("thing", str, required=True), flag("force"), *paging(10, 20)),
 )
+
+LIST = Resource("GET", "/v1/list", READ, Holder(), (named("tenant"),))
 
 
 def request(target: str) -> Request:
@@ -116,3 +129,33 @@ def test_a_worker_answers_every_resource_that_is_declared() -> None:
     assert set(RESOURCES) == declared == set(answers)
     by_supervisor = routes(RESOURCES, lambda _: never)
     assert served_by(served(Tokens(Path("none")), answers)) == served_by(by_supervisor)
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("tenant=acme", 200),
+        ("tenant=blue", 403),
+        ("", 403),
+        ("tenant=acme&tenant=blue", 400),
+        ("tenant=", 400),
+    ],
+)
+def test_a_token_for_a_tenant_is_for_requests_that_name_it(query: str, status: int) -> None:
+    asked: list[object] = []
+
+    def answer(values: Values) -> object:
+        asked.append(values["tenant"])
+        return {}
+
+    (route,) = served(Tokens(None, lambda _: Grant(READ, "acme", number="1")), {LIST: answer})
+    scope = {"type": "http", "method": "GET", "path": "/v1/list", "raw_path": b"/v1/list", "path_params": {}}
+    headers = [(b"authorization", b"Bearer hrt_x")]
+    scope |= {"query_string": query.encode(), "headers": headers, "client": ("192.0.2.1", 5)}
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    found = asyncio.run(route.endpoint(Request(scope, receive)))
+    assert found.status_code == status
+    assert asked == (["acme"] if status == 200 else [])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.api.tokens import OPERATE, READ, Grant, Tokens, lines_without_grant
+from headrace.console.admin import Unreachable
 
 FILE = """# of the jobs
 read looker
@@ -144,3 +145,52 @@ def test_what_is_not_of_the_journal_is_not_for_limited_tokens(tmp_path: Path) ->
 )
 def test_which_consumers_a_token_names(grant: Grant, may: bool) -> None:
     assert grant.names("alarms") is may
+
+
+def known(token: str) -> Grant | None:
+    """What a directory says of a token."""
+    if token == "away":
+        raise Unreachable("nobody answers")
+    return {
+        "hrt_viewer": Grant(READ, number="1"),
+        "hrt_operator": Grant(OPERATE, number="2"),
+        "hrt_of_acme": Grant(OPERATE, "acme", number="3"),
+    }.get(token)
+
+
+@pytest.mark.parametrize(
+    ("given", "role", "of_tenants", "status"),
+    [
+        ("Bearer hrt_viewer", READ, False, 0),
+        ("Bearer hrt_viewer", OPERATE, False, 403),
+        ("Bearer hrt_operator", OPERATE, False, 0),
+        ("Bearer hrt_of_acme", READ, False, 403),
+        ("Bearer hrt_of_acme", OPERATE, True, 0),
+        ("Bearer hrt_none", READ, True, 401),
+        ("hrt_operator", READ, False, 401),
+        ("Bearer away", READ, False, 503),
+        ("", READ, False, 401),
+        ("Bearer mover", OPERATE, False, 0),  # of the file, which is looked at first
+    ],
+)
+def test_tokens_of_a_directory_stand_beside_those_of_the_file(
+    tmp_path: Path, given: str, role: str, of_tenants: bool, status: int
+) -> None:
+    (tmp_path / "tokens").write_text(FILE)
+    found = Tokens(tmp_path / "tokens", known).unlimited(given, role, of_tenants)
+    assert (0 if isinstance(found, Grant) else found.status_code) == status
+    without = Tokens(None, known).unlimited(given, role, of_tenants)
+    wanted = 401 if given == "Bearer mover" else status
+    assert (0 if isinstance(without, Grant) else without.status_code) == wanted
+
+
+def test_a_token_of_the_file_that_is_for_a_tenant_is_for_the_journal_alone(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("operate tenant=acme mover\n")
+    found = Tokens(tmp_path / "tokens", known).unlimited("Bearer mover", READ, of_tenants=True)
+    assert not isinstance(found, Grant)
+    assert found.status_code == 403
+
+
+def test_the_log_says_whose_a_token_was() -> None:
+    assert Grant(READ, line=3).whose == {"token_line": 3}
+    assert Grant(READ, number="77").whose == {"token": "77"}
