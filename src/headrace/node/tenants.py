@@ -6,7 +6,7 @@ Nothing of the database is imported without `tenants.enabled`: it comes with the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_network
 from pathlib import Path
@@ -26,9 +26,7 @@ from headrace.services.verifying import Loop
 if TYPE_CHECKING:
     from headrace.core.state.state import Fold
     from headrace.core.worker import Worker
-    from headrace.directory.engine import Patience
     from headrace.directory.sql_directory import SqlDirectory
-    from headrace.directory.store import Store
     from headrace.directory.tenancy import ByPrefix
     from headrace.services.access import DirectoryAccess
     from headrace.services.doors import Doors
@@ -50,6 +48,7 @@ class Tenants:
             from headrace.directory.engine import Patience, url_of
             from headrace.directory.reader import Reader
             from headrace.directory.sql_directory import THREADS, SqlDirectory, SqlSettings
+            from headrace.directory.store import open_store
             from headrace.directory.tenancy import ByPrefix
 
         url = _url(config)
@@ -63,7 +62,7 @@ class Tenants:
             remember_s=config.access.remember_s,
             patience_s=0.8 * config.limits.connect_timeout_s,
         )
-        reader = Reader(_opening(url, patience))
+        reader = Reader(lambda: open_store(url, make=True, patience=patience))
         self.directory: SqlDirectory = SqlDirectory(reader, settings, self.names, loop, _tell)
 
     def open(self, worker: Worker) -> None:
@@ -198,12 +197,6 @@ def _extra_named() -> Iterator[None]:
     except ModuleNotFoundError as error:
         message = f"this needs {error.name}: pip install 'headrace[directory]'"
         raise InvalidKey("tenants.enabled", message) from None
-
-
-def _opening(url: str, patience: Patience) -> Callable[[], Store]:
-    from headrace.directory.store import open_store
-
-    return lambda: open_store(url, make=True, patience=patience)
 
 
 @contextmanager
