@@ -17,6 +17,7 @@ def limits_of(view: TenantView | None, usual: Limits) -> Limits | None:
     limits, quotas, settings = Limits(), view.quotas, view.settings
     limits.take(usual)
     limits.over_rate = settings.get("over_rate", limits.over_rate)
+    limits.client_ids = settings.get("client_ids", limits.client_ids)
     retained = quotas.get("retained_messages")
     if retained is not None:
         limits.retained_messages_max = retained or _NONE

@@ -275,7 +275,8 @@ class Accounts:
             return rc.CONNECTION_RATE_EXCEEDED, "flapping"
         if known.named and rules is not None and not rules.may_be(user, client_id):
             return rc.CLIENT_IDENTIFIER_NOT_VALID, "client_id"
-        if self._settings.client_ids == "first-user" and request.owner(tenant) not in (None, user):
+        client_ids = identity.limits.client_ids or self._settings.client_ids
+        if client_ids == "first-user" and request.owner(tenant) not in (None, user):
             return rc.CLIENT_IDENTIFIER_NOT_VALID, "client_id_of_another"
         if self._paces.tenants.comes_too_often(tenant, identity.limits):
             return rc.CONNECTION_RATE_EXCEEDED, "tenant_connects"

@@ -28,7 +28,7 @@ def test_quotas_and_settings_become_limits_and_the_rest_is_usual() -> None:
     usual.backlog_messages_max = 77
     found = of(
         {"retained_messages": 3, "backlog_bytes": 4096, **COUNTED},
-        {"over_rate": "disconnect", "session_expiry_s_max": "60"},
+        {"over_rate": "disconnect", "session_expiry_s_max": "60", "client_ids": "first-user"},
     )
     assert found is not None
     differing = {name: getattr(found, name) for name in NAMES if getattr(found, name) != getattr(usual, name)}
@@ -39,6 +39,7 @@ def test_quotas_and_settings_become_limits_and_the_rest_is_usual() -> None:
         "tenant_connects_per_s": 5,
         "tenant_messages_per_s": 10,
         "over_rate": "disconnect",
+        "client_ids": "first-user",
         "session_expiry_max_s": 60,
     }
 

@@ -355,3 +355,18 @@ def test_who_is_closed_by_the_directory_must_go_and_is_held_while_here(door: Doo
     assert door.access.must_go(client.link) == ""
     door.directory.why = "tenant_disabled"
     assert door.access.must_go(client.link) == "tenant_disabled"
+
+
+@pytest.mark.parametrize(("client_ids", "code"), [("first-user", 2), ("any", 0), ("", 0)])
+def test_whose_a_client_id_is_can_be_of_one_tenant_alone(door: Door, client_ids: str, code: int) -> None:
+    for tenant in (BLUE, GREEN):
+        door.directory.limits[tenant] = Limits()
+    door.directory.limits[BLUE].client_ids = client_ids
+    for tenant, wanted in ((BLUE, code), (GREEN, 0)):
+        found = []
+        for user in ("ada", "bob"):
+            client = door.client("c", username=f"{tenant}/{user}", clean=False)
+            door.directory.answer(0)
+            door.harness.sync()
+            found += codes(client)
+        assert found == [0, wanted]

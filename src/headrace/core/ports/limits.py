@@ -19,7 +19,8 @@ class Limits:
     those that begin with NO_LIMIT.
 
     `over_rate`: "wait", or "disconnect" where who publishes more than it may, by the limit of its user or by that of its
-    connection, is ended.
+    connection, is ended. `client_ids`: "any", or "first-user" where a client id belongs to the user who opened its
+    session; "": as access control has it for all.
     """
 
     def __init__(self) -> None:
@@ -32,6 +33,7 @@ class Limits:
         self.tenant_connections_max: int = NO_LIMIT
         self.tenant_connects_per_s: int = NO_LIMIT
         self.tenant_messages_per_s: int = 0  # that they publish
+        self.client_ids: str = ""
         # Of sessions.
         self.backlog_messages_max: int = 10_000
         self.backlog_bytes_max: int = 0
@@ -74,6 +76,7 @@ NAMES: Final = (
     "tenant_connections_max",
     "tenant_connects_per_s",
     "tenant_messages_per_s",
+    "client_ids",
     "backlog_messages_max",
     "backlog_bytes_max",
     "application_backlog_bytes_max",
