@@ -32,12 +32,13 @@ from headrace.mqtt import reason_codes as rc
 from headrace.services.paging import Place, is_number
 from headrace.services.removals import NotDurable
 
-Values = Mapping[str, Any]  # of parameters, by name; of the body as `body`
+Values = Mapping[str, Any]  # of parameters, by name; of the body as `body`; who asks as `who` and `came_from`
 Content = object  # of an answer, as JSON; None: there is nothing to say
 Answer = Callable[[Values], Content | Awaitable[Content]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 Fields = Mapping[str, Callable[[Sequence[Any]], object]]  # how those of several answers become one, by name
-_REFUSALS: Final[Mapping[type[Exception], HTTPStatus]] = {
+Refusals = dict[type[Exception], HTTPStatus]
+_REFUSALS: Final[Refusals] = {
     NotThere: HTTPStatus.NOT_FOUND,
     BrokersOwn: HTTPStatus.CONFLICT,
     InUse: HTTPStatus.CONFLICT,
@@ -154,6 +155,11 @@ class AtHome(Merge):
 
 
 @dataclass(frozen=True, slots=True)
+class Anyone(Merge):
+    """One worker answers, whichever serves."""
+
+
+@dataclass(frozen=True, slots=True)
 class Holder(Merge):
     """Every worker is asked, one of them has it, and its answer counts."""
 
@@ -175,8 +181,9 @@ class Parts(Merge):
 @dataclass(frozen=True, eq=False)
 class Resource:
     """One method of one path. `status` is that of an answer that says something; what was changed is told in the log as
-    `event`, with what is answered, whose token it was, and from where. Not `is_strict`: a parameter that there is none of
-    counts for nothing. `summary` and `answer`, the type of what is answered, are for its description (`openapi`)."""
+    `event`, with what is answered, whose token it was, and from where. `for_all`: a token for one tenant does not do. Not
+    `is_strict`: a parameter that there is none of counts for nothing. `refusals`: the status of errors that it alone
+    raises. `summary` and `answer`, the type of what is answered, are for its description (`openapi`)."""
 
     method: str
     path: str
@@ -188,6 +195,8 @@ class Resource:
     status: HTTPStatus = HTTPStatus.OK
     is_strict: bool = True
     event: str = ""
+    for_all: bool = False
+    refusals: Refusals = field(default_factory=dict)
     summary: str = ""
     answer: Any = None
 
@@ -198,8 +207,8 @@ class Resource:
 
     @property
     def is_of_tenants(self) -> bool:
-        """Return whether it names the tenant that it is about."""
-        return any(each.name == "tenant" for each in self.parameters)
+        """Return whether it names the tenant that it is about, and a token for that one does."""
+        return not self.for_all and any(each.name == "tenant" for each in self.parameters)
 
     @property
     def _prefix(self) -> str:
@@ -296,6 +305,8 @@ async def _answer(resource: Resource, answer: Answer, request: Request, body: by
     values, grant = resource.values(request), request.state.grant
     if grant.tenant and values.get("tenant") != grant.tenant:
         return problem(HTTPStatus.FORBIDDEN, f"this token is for one tenant: tenant={grant.tenant}")
+    values["came_from"] = _asker(request)
+    values["who"] = f"token {grant.number}" if grant.number else f"token file, line {grant.line}"
     if resource.body is not None:
         values["body"] = resource.decoded(body)
     try:
@@ -304,8 +315,8 @@ async def _answer(resource: Resource, answer: Answer, request: Request, body: by
     except NotTaken as error:
         status = _NOT_TAKEN.get(error.reason_code, HTTPStatus.BAD_REQUEST)
         return problem(status, str(error), more={"reason_code": error.reason_code})
-    except tuple(_REFUSALS) as error:
-        return problem(_REFUSALS[type(error)], str(error))
+    except (*_REFUSALS, *resource.refusals) as error:
+        return problem((_REFUSALS | resource.refusals)[type(error)], str(error))
     if resource.event and isinstance(content, dict):
         by = {"role": grant.role, **grant.whose, "by": _asker(request)}
         _LOG.warning(resource.event, extra={"fields": content | by})

@@ -34,6 +34,7 @@ from headrace.errors import HeadraceError
 
 READ: Final = "read"
 OPERATE: Final = "operate"
+ADMINISTER: Final = "administer"  # tenants, with their users and rules: what `operate` of the file may, too
 _LIMITS: Final = ("tenant", "consumer")
 BODY_BYTES_MAX: Final = 4096
 
@@ -45,13 +46,15 @@ Answer = Callable[[Request, bytes], Response | Awaitable[Response]]
 @dataclass(frozen=True, slots=True)
 class Grant:
     """What a token may: its role, and what that is limited to. `tenant` "": all; no `consumers`: any, or with a tenant
-    none. `line`: of the file, the first one 1; of a token of the directory there is a `number` instead."""
+    none. `line`: of the file, the first one 1; of a token of the directory there is a `number` instead. `administers`:
+    with the role `operate` it may change tenants."""
 
     role: str
     tenant: str = ""
     consumers: tuple[str, ...] = ()
     line: int = field(default=0, compare=False)
     number: str = field(default="", compare=False)
+    administers: bool = field(default=True, compare=False)
 
     @property
     def whose(self) -> dict[str, object]:
@@ -67,6 +70,8 @@ class Grant:
         return consumer in self.consumers if self.is_limited else True
 
     def allows(self, role: str) -> bool:
+        if role == ADMINISTER:
+            return self.role == OPERATE and self.administers
         return self.role in (role, OPERATE)
 
 
@@ -115,7 +120,7 @@ class Tokens:
             return min(allowing, key=lambda grant: grant.is_limited)
         if found:
             return problem(
-                HTTPStatus.FORBIDDEN, f"this token may {READ}, and what is asked for needs {OPERATE}"
+                HTTPStatus.FORBIDDEN, f"this token may {found[0].role}, and what is asked for needs {role}"
             )
         known = (
             "journal.token_file" if self._elsewhere is None else "journal.token_file, nor of the directory"

@@ -23,6 +23,7 @@ class Poller:
         self._interval_s = interval_s
         self._told = told
         self._stopped = threading.Event()
+        self._awake = threading.Event()
         self._away = is_away
         self._thread = threading.Thread(target=self._run, name="directory-poller", daemon=True)
 
@@ -30,9 +31,14 @@ class Poller:
         """Begin to poll."""
         self._thread.start()
 
+    def wake(self) -> None:
+        """Poll now, and in the usual interval after that."""
+        self._awake.set()
+
     def stop(self, wait_s: float = 10.0) -> bool:
         """End polling, and return whether the thread has ended within this time."""
         self._stopped.set()
+        self._awake.set()
         self._thread.join(wait_s)
         return not self._thread.is_alive()
 
@@ -44,7 +50,8 @@ class Poller:
                 self._tell(error)
             else:
                 self._tell(None)
-            self._stopped.wait(self._interval_s)
+            self._awake.wait(self._interval_s)
+            self._awake.clear()
 
     def _tell(self, error: Exception | None) -> None:
         """Tell of a change between there and away, once."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
@@ -22,6 +22,7 @@ from headrace.directory.tenants import find_tenant, quotas_of, settings_of
 COSTS_MAX: Final = 3  # of hashes, beside our own: the most frequent ones
 CHANGES_MAX: Final = 10_000  # of one poll; where there were more, anything may have changed
 ADDRESS: Final = "address"
+Changed = TypeVar("Changed")
 BansByName = Mapping[tuple[str, str, str], Ban]  # of users and clients, by kind, tenant and name
 
 
@@ -117,6 +118,10 @@ class Reader:
     def token(self, secret: str) -> Token | None:
         """Return what a token is for; None if it is none. Raises DirectoryUnavailable."""
         return self._store().tokens.find(secret)
+
+    def change(self, change: Callable[[Store], Changed]) -> Changed:
+        """Do something to the directory, and return its result. Raises what that raises, and DirectoryUnavailable."""
+        return change(self._store())
 
     def addresses(self, now_us: int) -> tuple[str, ...]:
         """Return the addresses and networks that are banned now, as of the last poll."""

@@ -26,7 +26,8 @@ from headrace.directory.limits import limits_of
 from headrace.directory.names import user_name
 from headrace.directory.passwords import Hashing, TenantSecrets, UserSecrets
 from headrace.directory.poller import Poller
-from headrace.directory.reader import Found, LookUp, Reader, UserView, banned, key_of
+from headrace.directory.reader import Changed, Found, LookUp, Reader, UserView, banned, key_of
+from headrace.directory.store import Store
 from headrace.directory.tenancy import ByPrefix
 from headrace.directory.tokens import PREFIX
 from headrace.services.verifying import Loop
@@ -287,6 +288,14 @@ class SqlDirectory(ports.Directory):
     def token(self, secret: str) -> Token | None:
         """Return what a token for the admin HTTP is for; None if it is none. Blocks. Raises DirectoryUnavailable."""
         return self._reader.token(secret) if secret.startswith(PREFIX) else None
+
+    def administer(self, change: Callable[[Store], Changed]) -> Changed:
+        """Do something to the directory, which counts here at once, and return what that returns. Blocks. Raises
+        DirectoryUnavailable, and what it raises."""
+        found = self._reader.change(change)
+        if self._poller is not None:
+            self._poller.wake()
+        return found
 
     def take_over(self, found: Iterable[Found]) -> None:
         """Know from now on what was read, for wills and limits of those who are not here. What is newer stays."""

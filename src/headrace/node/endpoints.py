@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
@@ -59,6 +59,9 @@ from headrace.services.store_metrics import StoreCollector
 from headrace.services.subscription_rows import SubscriptionRows
 from headrace.services.watchdog import Watchdog
 
+if TYPE_CHECKING:
+    from headrace.api.tenants import Desk
+
 Found = TypeVar("Found")
 
 
@@ -109,7 +112,7 @@ class Parts:
     """The parts of a node that somebody may look at. `shards` are those that it owns, which change while it runs; those
     in `lost` were given up for a failed journal, and are on their way out or back. `directories`: the data directories of
     all shards of the node, whoever owns them; `index`: which worker it is; `more`: what else tells figures; `granted`:
-    what tokens may that are in no file."""
+    what tokens may that are in no file; `desk`: where tenants are administered."""
 
     worker: Worker
     shards: Sequence[OwnedShard]
@@ -129,6 +132,7 @@ class Parts:
     index: int = 0
     more: Sequence[Collector] = ()
     granted: Elsewhere | None = None
+    desk: Desk | None = None
 
 
 def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[[], str]) -> Starlette:
@@ -155,10 +159,16 @@ def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[
         **of_removals(Removals(brokers, lost)),
         **of_posts(Posts(brokers, lost)),
     }
+    resources = [*RESOURCES]
+    if parts.desk is not None:
+        from headrace.api.tenants import OF_DIRECTORY, of_tenants
+
+        answers |= of_tenants(parts.desk)
+        resources += OF_DIRECTORY
     routes: list[BaseRoute] = [
         JournalRoutes(parts.directories, tokens).mount(),
         *served(Tokens(tokens, parts.granted), answers),
-        *description(RESOURCES),
+        *description(resources),
     ]
     return application(not_ready, collectors, routes, (refresh,), lambda: parts.stores.trouble)
 

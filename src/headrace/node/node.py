@@ -506,6 +506,7 @@ class Node:
             self.place.index,
             () if self._tenants is None else (self._tenants.collector(),),
             None if self._tenants is None else self._tenants.granted,
+            None if self._tenants is None else self._tenants.directory,
         )
         return site(parts, tokens, limits, lambda: self.trouble)
 

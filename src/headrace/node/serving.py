@@ -28,6 +28,7 @@ from headrace import __version__
 from headrace.api.admin import Admin
 from headrace.api.app import bind as bind_admin
 from headrace.api.requests import Checked, names_of
+from headrace.api.resource import Resource
 from headrace.api.server import Bounds
 from headrace.build import build
 from headrace.config import Config, endpoint, load, reloaded, show
@@ -283,8 +284,14 @@ class SupervisedNode:
         tokens = Path(config.journal.token_file) if config.journal.token_file else None
         layout = self._claim.layout
         overview = Overview(self._runtime.path, self._members, layout.shards)
+        more: Sequence[Resource] = ()
+        if config.tenants.enabled:
+            from headrace.api.tenants import OF_DIRECTORY
+
+            more = OF_DIRECTORY
+        supervisor = self._supervisor
         app = overview.site(
-            layout.directories(), tokens, lambda: self._supervisor.trouble, lambda: self._supervisor.degraded
+            layout.directories(), tokens, lambda: supervisor.trouble, lambda: supervisor.degraded, more
         )
         with keys_named(config, "admin"):
             at = endpoint("admin", config.admin, "http", "https")

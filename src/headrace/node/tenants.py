@@ -84,12 +84,13 @@ class Tenants:
     def granted(self, secret: str) -> Grant | None:
         """Return what a token of the directory may ask the admin HTTP for, None if there is none like it. Runs on a
         thread. Raises DirectoryUnavailable."""
-        from headrace.directory.entries import VIEWER
+        from headrace.directory.entries import OWNER, TENANT_ADMIN, VIEWER
 
         token = self.directory.token(secret)
         if token is None:
             return None
-        return Grant(READ if token.role == VIEWER else OPERATE, token.tenant, number=token.number)
+        role, administers = READ if token.role == VIEWER else OPERATE, token.role in (TENANT_ADMIN, OWNER)
+        return Grant(role, token.tenant, number=token.number, administers=administers)
 
     def collector(self) -> Collector:
         """Return what tells /metrics of the directory."""

@@ -32,6 +32,7 @@ from headrace.api.openapi import description
 from headrace.api.operations import RESOURCES
 from headrace.api.problem import problem
 from headrace.api.resource import (
+    Anyone,
     AtHome,
     Begun,
     Endpoint,
@@ -151,6 +152,7 @@ class Overview:
         self._merges: Mapping[type[Merge], Merging] = {
             Ranking: self._ranked,
             Pages: self._paged,
+            Anyone: self._anyone,
             AtHome: self._at_home,
             Holder: self._held,
             Begun: self._begun,
@@ -163,15 +165,17 @@ class Overview:
         tokens: Path | None,
         not_ready: Callable[[], str],
         degraded: Callable[[], str] = str,
+        more: Sequence[Resource] = (),
     ) -> Starlette:
         """Return the application of the admin address. `directories`: of all shards. `tokens`: the file of the bearer
-        tokens; whether one may see what a worker knows the worker says."""
+        tokens; whether one may see what a worker knows the worker says. `more`: what workers serve beside the usual."""
         metrics = CollectorRegistry(auto_describe=False)
         metrics.register(self._merged)
         metrics.register(MemberCollector(self._members))
         self._tokens = Tokens(tokens)
         journals = JournalRoutes(directories, tokens).mount()
-        found = [journals, *routes(RESOURCES, self._endpoint), *description(RESOURCES)]
+        resources = [*RESOURCES, *more]
+        found = [journals, *routes(resources, self._endpoint), *description(resources)]
         return application(not_ready, metrics, found, (self._refresh,), degraded)
 
     def _endpoint(self, resource: Resource) -> Endpoint:
@@ -247,6 +251,14 @@ class Overview:
         if following is not None and PagePlace.parse(following).shard == shard:
             return following
         return str(PagePlace(shard=shard + 1)) if shard + 1 < self._homes.shards else None
+
+    async def _anyone(self, request: Request, resource: Resource, body: bytes) -> Response:
+        """Ask a worker that serves; one alone, since what it was asked may be done even where no answer comes."""
+        index = next((member.index for member in self._members if member.serves), 0)
+        answer = await run_in_threadpool(
+            _ask, request, self._paths[index], resource.method, _url(request), body
+        )
+        return answer.response()
 
     async def _held(self, request: Request, resource: Resource, _body: bytes) -> Response:
         """Let the answer of the worker that has it count. Where one of them is away, what none of the others has may be

@@ -9,12 +9,15 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import aiomqtt
+import msgspec
 import pytest
 
 from directory_clock import ME
-from headrace.config import Config, DirectoryConfig, InvalidKey, TenantsConfig
+from headrace.config import Config, DirectoryConfig, InvalidKey, JournalConfig, TenantsConfig
 from headrace.core.records.record import DROP_NOT_ACCEPTED
 from headrace.directory.entries import Rule
 from headrace.directory.store import Store, open_store
@@ -205,3 +208,61 @@ def test_where_no_broker_runs_wills_are_judged_by_the_database(tmp_path: Path) -
         assert not asked.may_leave_will("acme", "acme/gw", "c", b"gone/gw")
         asked.close()
     store.close()
+
+
+def test_tenants_are_administered_over_http_and_count_at_once(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("secret\n")
+    (tmp_path / "tokens").chmod(0o600)
+    settings = msgspec.structs.replace(
+        config(tmp_path),
+        admin="http://127.0.0.1:0",
+        journal=JournalConfig(token_file=str(tmp_path / "tokens")),
+        directory=DirectoryConfig(poll_s=60.0),
+    )
+
+    async def use(node: Node, store: Store) -> None:
+        _, of_acme = store.tokens.create(ME, "tenant-admin", "acme")
+
+        async def ask(
+            method: str, path: str, content: object = None, token: str = "secret"
+        ) -> tuple[int, Any]:
+            body = None if content is None else msgspec.json.encode(content)
+            headers = {"Authorization": f"Bearer {token}"}
+            request = Request(node._admin.url + path, body, headers, method=method)
+
+            def send() -> tuple[int, Any]:
+                try:
+                    with urlopen(request, timeout=SECONDS) as answer:
+                        said = answer.read()
+                        return answer.status, msgspec.json.decode(said) if said else None
+                except HTTPError as error:
+                    return error.code, msgspec.json.decode(error.read())
+
+            return await asyncio.to_thread(send)
+
+        assert (await ask("POST", "/v1/tenants", {"name": "blue"}))[0] == 201
+        assert (await ask("POST", "/v1/tenants", {"name": "blue"}))[0] == 409
+        assert (await ask("POST", "/v1/tenants", {"name": "B"}))[0] == 400
+        assert (await ask("POST", "/v1/users?tenant=blue", {"name": "gw", "password": "x"}))[0] == 201
+        async with client(node, "blue/gw", "x"):
+            sessions = node.worker.brokers[0].sessions
+            with suppress(aiomqtt.MqttError):
+                assert (await ask("PATCH", "/v1/users?tenant=blue&user=gw", {"state": "disabled"}))[0] == 200
+                await until(lambda: sessions.connected == 0)  # long before the next poll
+        statuses = [
+            (await ask(method, path, content, of_acme))[0]
+            for method, path, content in (
+                ("GET", "/v1/users?tenant=acme", None),
+                ("GET", "/v1/users?tenant=blue", None),
+                ("GET", "/v1/tenants", None),
+                ("GET", "/v1/tenants/acme", None),
+                ("PATCH", "/v1/tenants/acme", {"quotas": {"connections": 7}}),
+                ("POST", "/v1/rules?tenant=acme", {"effect": "allow", "actions": ["publish"], "filter": "a"}),
+                ("POST", "/v1/rules?tenant=blue", {"effect": "allow", "actions": ["publish"], "filter": "a"}),
+                ("GET", "/v1/sessions?tenant=acme", None),
+                ("GET", "/v1/sessions", None),
+            )
+        ]
+        assert statuses == [200, 403, 403, 200, 403, 201, 403, 200, 403]
+
+    asyncio.run(serving(settings, use))

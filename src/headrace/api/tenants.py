@@ -1,0 +1,405 @@
+"""What the admin HTTP lets who administers a directory see and change: tenants, their users, their rules.
+
+    GET    /v1/tenants                         {"rows"}: name, state, since when, revision
+    POST   /v1/tenants          {"name"}       makes one, 201
+    GET    /v1/tenants/TENANT                  one with its quotas and settings
+    PATCH  /v1/tenants/TENANT   {"state", "quotas", "settings", "if_revision"}: what of it is given; a quota or setting
+                                               that is null is taken away
+    DELETE /v1/tenants/TENANT?release=true     deletes it; with `release` gives the name of a deleted one free
+
+    GET    /v1/users?tenant=T                  {"rows"}
+    POST   /v1/users?tenant=T   {"name", "password", "groups"}
+    PATCH  /v1/users?tenant=T&user=U  {"state", "password", "if_revision"}
+    DELETE /v1/users?tenant=T&user=U
+
+    GET    /v1/rules?tenant=T                  {"rows"}
+    POST   /v1/rules?tenant=T   {"effect", "actions", "filter", "kind", "subject"}: {"number"}, 201
+    DELETE /v1/rules?tenant=T&number=N
+
+What is changed is written with whose token it was, and from which address. Any worker answers; each learns of it with its
+next poll, the one that was asked at once. A token for one tenant changes users and rules of that one. Answers are made on
+threads: the database blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
+
+import msgspec
+
+from headrace.api.resource import Answer, Anyone, Parameter, Resource, Values, flag
+from headrace.api.tokens import ADMINISTER, READ
+from headrace.directory.entries import DISABLED, Actor, Rule
+from headrace.directory.errors import (
+    AlreadyThere,
+    ChangedMeanwhile,
+    DirectoryUnavailable,
+    InvalidField,
+    NotInThatState,
+    OutcomeUnknown,
+)
+
+if TYPE_CHECKING:
+    from headrace.directory.store import Store
+
+Found = TypeVar("Found")
+
+
+class Desk(Protocol):
+    """Has the directory. `administer` does something to it, on the thread that calls."""
+
+    def administer(self, change: Callable[[Store], Found]) -> Found: ...
+
+
+class NewTenant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that makes a tenant."""
+
+    name: str
+
+
+class TenantChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that changes one."""
+
+    state: Literal["active", "disabled", ""] = ""
+    quotas: dict[str, int | None] = {}
+    settings: dict[str, str | None] = {}
+    if_revision: int | None = None
+
+
+class NewUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that makes a user."""
+
+    name: str
+    password: str
+    groups: list[str] = []
+
+
+class UserChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that changes one."""
+
+    state: Literal["active", "disabled", ""] = ""
+    password: str = ""
+    if_revision: int | None = None
+
+
+class NewRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that adds a rule."""
+
+    effect: str
+    actions: list[str]
+    filter: str
+    kind: str = "tenant"
+    subject: str = ""
+
+
+class TenantRow(msgspec.Struct):
+    """A tenant in a list."""
+
+    name: str
+    state: str
+    created_us: int
+    revision: int
+
+
+class TenantDetails(TenantRow):
+    """One tenant."""
+
+    users: int
+    quotas: dict[str, int]
+    settings: dict[str, str]
+
+
+class UserRow(msgspec.Struct):
+    """A user of a tenant."""
+
+    name: str
+    state: str
+    groups: list[str]
+    created_us: int
+    revision: int
+
+
+class RuleRow(msgspec.Struct):
+    """A rule of a tenant."""
+
+    number: int
+    effect: str
+    actions: list[str]
+    filter: str
+    kind: str
+    subject: str
+
+
+class Tenants(msgspec.Struct):
+    """All tenants."""
+
+    rows: list[TenantRow]
+
+
+class Users(msgspec.Struct):
+    """The users of a tenant."""
+
+    rows: list[UserRow]
+
+
+class Rules(msgspec.Struct):
+    """The rules of a tenant."""
+
+    rows: list[RuleRow]
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        raise ValueError(f"{text} is no number of a rule")
+    return int(text)
+
+
+def _name(text: str) -> str:
+    if not text:
+        raise ValueError("it is empty")
+    return text
+
+
+_REFUSALS: Final = {
+    AlreadyThere: HTTPStatus.CONFLICT,
+    NotInThatState: HTTPStatus.CONFLICT,
+    ChangedMeanwhile: HTTPStatus.CONFLICT,
+    DirectoryUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    OutcomeUnknown: HTTPStatus.SERVICE_UNAVAILABLE,
+    InvalidField: HTTPStatus.BAD_REQUEST,
+}
+_resource: Final = partial(Resource, refusals=_REFUSALS)
+
+_TENANT: Final = Parameter("tenant", _name, required=True)
+_USER: Final = (_TENANT, Parameter("user", _name, required=True))
+_ONE: Final = "/v1/tenants/{tenant}"
+
+TENANTS: Final = _resource("GET", "/v1/tenants", READ, Anyone(), summary="List tenants", answer=Tenants)
+CREATE_TENANT: Final = _resource(
+    "POST",
+    "/v1/tenants",
+    ADMINISTER,
+    Anyone(),
+    body=NewTenant,
+    status=HTTPStatus.CREATED,
+    event="tenant created",
+    summary="Make a tenant",
+    answer=TenantRow,
+)
+TENANT: Final = _resource(
+    "GET", _ONE, READ, Anyone(), (_TENANT,), summary="Show a tenant", answer=TenantDetails
+)
+CHANGE_TENANT: Final = _resource(
+    "PATCH",
+    _ONE,
+    ADMINISTER,
+    Anyone(),
+    (_TENANT,),
+    body=TenantChange,
+    for_all=True,
+    event="tenant changed",
+    summary="Change a tenant",
+    answer=TenantDetails,
+)
+DELETE_TENANT: Final = _resource(
+    "DELETE",
+    _ONE,
+    ADMINISTER,
+    Anyone(),
+    (_TENANT, flag("release")),
+    for_all=True,
+    summary="Delete a tenant, or give its name free",
+)
+USERS: Final = _resource(
+    "GET", "/v1/users", READ, Anyone(), (_TENANT,), summary="List users of a tenant", answer=Users
+)
+CREATE_USER: Final = _resource(
+    "POST",
+    "/v1/users",
+    ADMINISTER,
+    Anyone(),
+    (_TENANT,),
+    body=NewUser,
+    status=HTTPStatus.CREATED,
+    event="user created",
+    summary="Make a user",
+    answer=UserRow,
+)
+CHANGE_USER: Final = _resource(
+    "PATCH",
+    "/v1/users",
+    ADMINISTER,
+    Anyone(),
+    _USER,
+    body=UserChange,
+    event="user changed",
+    summary="Change a user",
+    answer=UserRow,
+)
+DELETE_USER: Final = _resource("DELETE", "/v1/users", ADMINISTER, Anyone(), _USER, summary="Delete a user")
+RULES: Final = _resource(
+    "GET", "/v1/rules", READ, Anyone(), (_TENANT,), summary="List rules of a tenant", answer=Rules
+)
+ADD_RULE: Final = _resource(
+    "POST",
+    "/v1/rules",
+    ADMINISTER,
+    Anyone(),
+    (_TENANT,),
+    body=NewRule,
+    status=HTTPStatus.CREATED,
+    event="rule added",
+    summary="Add a rule",
+    answer=RuleRow,
+)
+REMOVE_RULE: Final = _resource(
+    "DELETE",
+    "/v1/rules",
+    ADMINISTER,
+    Anyone(),
+    (_TENANT, Parameter("number", _number, required=True)),
+    summary="Remove a rule",
+)
+OF_DIRECTORY: Final = (
+    TENANTS,
+    CREATE_TENANT,
+    TENANT,
+    CHANGE_TENANT,
+    DELETE_TENANT,
+    USERS,
+    CREATE_USER,
+    CHANGE_USER,
+    DELETE_USER,
+    RULES,
+    ADD_RULE,
+    REMOVE_RULE,
+)
+
+
+def of_tenants(desk: Desk) -> dict[Resource, Answer]:
+    """Return what answers for the tenants of a directory."""
+
+    def answered(of: Callable[[Store, Values], object]) -> Answer:
+        async def answer(values: Values) -> object:
+            return await asyncio.to_thread(desk.administer, lambda store: of(store, values))
+
+        return answer
+
+    done: Mapping[Resource, Callable[[Store, Values], object]] = {
+        TENANTS: lambda store, _: {"rows": [_tenant(one) for one in store.tenants.all()]},
+        CREATE_TENANT: lambda store, of: _tenant(store.tenants.create(_actor(of), of["body"].name)),
+        TENANT: lambda store, of: _details(store, of["tenant"]),
+        CHANGE_TENANT: _change_tenant,
+        DELETE_TENANT: _delete_tenant,
+        USERS: lambda store, of: {"rows": [_user(one) for one in _users(store, of["tenant"])]},
+        CREATE_USER: _create_user,
+        CHANGE_USER: _change_user,
+        DELETE_USER: _delete_user,
+        RULES: lambda store, of: {"rows": [_rule(one) for one in _rules(store, of["tenant"])]},
+        ADD_RULE: _add_rule,
+        REMOVE_RULE: _remove_rule,
+    }
+    return {resource: answered(of) for resource, of in done.items()}
+
+
+def _actor(values: Values) -> Actor:
+    """Return who asks, for the table of changes."""
+    return Actor(values["who"], values["came_from"])
+
+
+def _change_tenant(store: Store, values: Values) -> object:
+    """Change what of a tenant is given. What is wrong with a later part leaves what came before it changed."""
+    name, body, actor = values["tenant"], values["body"], _actor(values)
+    expected = body.if_revision
+    if body.quotas:
+        given = {key: "none" if number is None else str(number) for key, number in body.quotas.items()}
+        store.tenants.set_quotas(actor, name, given, expected)
+        expected = None
+    if body.settings:
+        wanted = {key: "default" if text is None else text for key, text in body.settings.items()}
+        store.tenants.set_settings(actor, name, wanted, expected)
+        expected = None
+    if body.state:
+        change = store.tenants.disable if body.state == DISABLED else store.tenants.enable
+        change(actor, name, expected)
+    return _details(store, name)
+
+
+def _delete_tenant(store: Store, values: Values) -> None:
+    change = store.tenants.release if values["release"] else store.tenants.delete
+    change(_actor(values), values["tenant"])
+
+
+def _create_user(store: Store, values: Values) -> object:
+    body, tenant = values["body"], values["tenant"]
+    store.users.create(_actor(values), tenant, body.name, body.password.encode(), body.groups)
+    return _one_user(store, tenant, body.name)
+
+
+def _change_user(store: Store, values: Values) -> object:
+    """Change what of a user is given, the password first."""
+    tenant, name, body, actor = values["tenant"], values["user"], values["body"], _actor(values)
+    expected = body.if_revision
+    if body.password:
+        store.users.set_password(actor, tenant, name, body.password.encode(), expected)
+        expected = None
+    if body.state:
+        change = store.users.disable if body.state == DISABLED else store.users.enable
+        change(actor, tenant, name, expected)
+    return _one_user(store, tenant, name)
+
+
+def _delete_user(store: Store, values: Values) -> None:
+    store.users.delete(_actor(values), values["tenant"], values["user"])
+
+
+def _remove_rule(store: Store, values: Values) -> None:
+    store.rules.remove(_actor(values), values["tenant"], values["number"])
+
+
+def _add_rule(store: Store, values: Values) -> object:
+    body = values["body"]
+    wanted = Rule(values["tenant"], 0, body.effect, tuple(body.actions), body.filter, body.kind, body.subject)
+    return _rule(store.rules.add(_actor(values), wanted))
+
+
+def _users(store: Store, tenant: str) -> list[Any]:
+    store.tenants.get(tenant)  # which says that there is none
+    return store.users.all(tenant)
+
+
+def _rules(store: Store, tenant: str) -> list[Any]:
+    store.tenants.get(tenant)
+    return store.rules.all(tenant)
+
+
+def _tenant(one: Any) -> dict[str, object]:
+    return {"name": one.name, "state": one.state, "created_us": one.created_us, "revision": one.revision}
+
+
+def _details(store: Store, name: str) -> dict[str, object]:
+    found = _tenant(store.tenants.get(name))
+    more = {"quotas": store.tenants.quotas(name), "settings": store.tenants.settings(name)}
+    return found | {"users": store.tenants.users(name)} | more
+
+
+def _one_user(store: Store, tenant: str, name: str) -> dict[str, object]:
+    with store.database.reading() as connection:
+        found = store.users.find(connection, tenant, name)
+    assert found is not None, "it was there a moment ago"
+    return _user(found)
+
+
+def _user(one: Any) -> dict[str, object]:
+    state = "disabled" if one.disabled else "active"
+    about = {"name": one.name, "state": state, "groups": list(one.groups)}
+    return about | {"created_us": one.created_us, "revision": one.revision}
+
+
+def _rule(one: Any) -> dict[str, object]:
+    about = {"number": one.number, "effect": one.effect, "actions": list(one.actions)}
+    return about | {"filter": one.filter, "kind": one.kind, "subject": one.subject}
