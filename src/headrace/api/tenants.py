@@ -5,7 +5,8 @@
     GET    /v1/tenants/TENANT                  one with its quotas and settings
     PATCH  /v1/tenants/TENANT   {"state", "quotas", "settings", "if_revision"}: what of it is given; a quota or setting
                                                that is null is taken away
-    DELETE /v1/tenants/TENANT?release=true     deletes it; with `release` gives the name of a deleted one free
+    DELETE /v1/tenants/TENANT                  deletes it; with `release=true&force=true` gives the name of a deleted
+                                               one free, although a new one would have what brokers hold of it
 
     GET    /v1/users?tenant=T                  {"rows"}
     POST   /v1/users?tenant=T   {"name", "password", "groups"}
@@ -154,7 +155,7 @@ class Rules(msgspec.Struct):
 
 def _number(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or len(text) > 18:
-        raise ValueError(f"{text} is no number of a rule")
+        raise ValueError(f"{text} is no number")
     return int(text)
 
 
@@ -176,6 +177,7 @@ _resource: Final = partial(Resource, refusals=_REFUSALS)
 
 _TENANT: Final = Parameter("tenant", _name, required=True)
 _USER: Final = (_TENANT, Parameter("user", _name, required=True))
+_IF_REVISION: Final = Parameter("if_revision", _number)
 _ONE: Final = "/v1/tenants/{tenant}"
 
 TENANTS: Final = _resource("GET", "/v1/tenants", READ, Anyone(), summary="List tenants", answer=Tenants)
@@ -210,7 +212,7 @@ DELETE_TENANT: Final = _resource(
     _ONE,
     ADMINISTER,
     Anyone(),
-    (_TENANT, flag("release")),
+    (_TENANT, flag("release"), flag("force"), _IF_REVISION),
     for_all=True,
     summary="Delete a tenant, or give its name free",
 )
@@ -240,7 +242,9 @@ CHANGE_USER: Final = _resource(
     summary="Change a user",
     answer=UserRow,
 )
-DELETE_USER: Final = _resource("DELETE", "/v1/users", ADMINISTER, Anyone(), _USER, summary="Delete a user")
+DELETE_USER: Final = _resource(
+    "DELETE", "/v1/users", ADMINISTER, Anyone(), (*_USER, _IF_REVISION), summary="Delete a user"
+)
 RULES: Final = _resource(
     "GET", "/v1/rules", READ, Anyone(), (_TENANT,), summary="List rules of a tenant", answer=Rules
 )
@@ -330,8 +334,14 @@ def _change_tenant(store: Store, values: Values) -> object:
 
 
 def _delete_tenant(store: Store, values: Values) -> None:
-    change = store.tenants.release if values["release"] else store.tenants.delete
-    change(_actor(values), values["tenant"])
+    if values["release"]:
+        if not values["force"]:
+            raise InvalidField(
+                "force", "is needed: a new tenant of that name would get what brokers hold of this one"
+            )
+        store.tenants.release(_actor(values), values["tenant"])
+    else:
+        store.tenants.delete(_actor(values), values["tenant"], values["if_revision"])
 
 
 def _create_user(store: Store, values: Values) -> object:
@@ -354,7 +364,7 @@ def _change_user(store: Store, values: Values) -> object:
 
 
 def _delete_user(store: Store, values: Values) -> None:
-    store.users.delete(_actor(values), values["tenant"], values["user"])
+    store.users.delete(_actor(values), values["tenant"], values["user"], values["if_revision"])
 
 
 def _remove_rule(store: Store, values: Values) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from headrace.commands.directory import actor, as_json, of_a_directory, opened, row
+from headrace.commands.directory import Where, actor, as_json, of_a_directory_or_broker, opened, row
 from headrace.commands.storage import ends_with_its_reader
 from headrace.directory.entries import ALLOW, DENY, Rule, action_names
 from headrace.directory.names import shown
@@ -22,8 +22,8 @@ def acl() -> None:
 @click.option("--deny", metavar="ACTIONS", help="the same, and stronger than any that allows")
 @click.option("--user", help="for this user of the tenant alone")
 @click.option("--group", help="for the users of this group")
-@click.option("--client", help="for this client id")
-@of_a_directory
+@click.option("--client", "client_id", help="for this client id")
+@of_a_directory_or_broker
 def add_command(
     tenant: str,
     topic_filter: str,
@@ -31,15 +31,17 @@ def add_command(
     deny: str | None,
     user: str | None,
     group: str | None,
-    client: str | None,
-    url: str,
+    client_id: str | None,
+    url: Where,
 ) -> None:
     """Allow or deny something on the topics of FILTER, in which %u is the user, %c the client id and %t the tenant.
     Prints the number of the rule."""
-    subjects = [(kind, name) for kind, name in (("user", user), ("group", group), ("client", client)) if name]
+    subjects = [
+        (kind, name) for kind, name in (("user", user), ("group", group), ("client", client_id)) if name
+    ]
     if (allow is None) == (deny is None):
         raise click.UsageError("give one of --allow, --deny")
-    if len(subjects) > 1 or "" in (user, group, client):
+    if len(subjects) > 1 or "" in (user, group, client_id):
         raise click.UsageError("give at most one of --user, --group, --client, with a name")
     effect, text = (ALLOW, allow) if allow is not None else (DENY, deny)
     actions = action_names(text or "", effect)
@@ -52,9 +54,9 @@ def add_command(
 @acl.command("list")
 @click.argument("tenant")
 @as_json
-@of_a_directory
+@of_a_directory_or_broker
 @ends_with_its_reader
-def list_command(tenant: str, as_json: bool, url: str) -> None:
+def list_command(tenant: str, as_json: bool, url: Where) -> None:
     """Print a line for each rule of TENANT: number, what it allows or denies, filter, for whom."""
     with opened(url) as store:
         store.tenants.get(tenant)
@@ -69,8 +71,8 @@ def list_command(tenant: str, as_json: bool, url: str) -> None:
 @acl.command("remove")
 @click.argument("tenant")
 @click.argument("number", type=int)
-@of_a_directory
-def remove_command(tenant: str, number: int, url: str) -> None:
+@of_a_directory_or_broker
+def remove_command(tenant: str, number: int, url: Where) -> None:
     """Remove a rule of TENANT by its number."""
     with opened(url) as store:
         store.rules.remove(actor(), tenant, number)

@@ -12,11 +12,15 @@ import pwd
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from headrace.commands.storage import ends_with_its_reader
+from headrace.commands.watch import or_of_a_broker
+from headrace.console.admin import AdminClient
+from headrace.console.tenants import RemoteStore
 from headrace.directory.entries import Actor
 from headrace.directory.names import NUMBER_MAX, shown
 
@@ -24,16 +28,45 @@ if TYPE_CHECKING:
     from headrace.directory.store import Store
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Where = str | AdminClient  # a directory, or the broker that has it
 _MIGRATION_S = 3600  # that a statement of a migration may take
 
-of_a_directory = click.option(
+_directory = click.option(
     "--directory",
     "url",
     metavar="URL",
-    required=True,
     help="sqlite:///DIR/directory.sqlite, postgresql://USER@HOST/NAME or mysql://USER@HOST/NAME; "
     "?password_file=FILE has a password",
 )
+
+
+def of_a_directory(command: Command) -> Command:
+    """Add the option that says which directory: the command gets `url`."""
+
+    @wraps(command)
+    def opening(*arguments: Any, url: str | None, **options: Any) -> Any:
+        if url is None:
+            raise click.UsageError("Missing option '--directory'.")
+        return command(*arguments, url=url, **options)
+
+    return _directory(cast(Command, opening))
+
+
+def of_a_directory_or_broker(command: Command) -> Command:
+    """Add the options that say which directory, or which broker is to ask its own: the command gets `url`, which is that
+    of a directory or a client of the broker."""
+
+    @wraps(command)
+    def opening(*arguments: Any, url: str | None, client: AdminClient | None, **options: Any) -> Any:
+        if url is None and client is None:
+            raise click.UsageError("Missing option '--directory', or '--admin' of a broker that runs.")
+        if url is not None and client is not None:
+            raise click.UsageError("give one of --directory, --admin")
+        return command(*arguments, url=client or url, **options)
+
+    return _directory(or_of_a_broker(cast(Command, opening)))
+
+
 as_json = click.option("--json", "as_json", is_flag=True, help="a JSON object a line")
 if_revision = click.option(
     "--if-revision", type=int, help="change it only if nobody has since this revision of it"
@@ -41,8 +74,11 @@ if_revision = click.option(
 
 
 @contextmanager
-def opened(url: str, *, make: bool = False) -> Iterator[Store]:
-    """Open the directory at a URL, which `make` makes if there is none, and close it."""
+def opened(url: Where, *, make: bool = False) -> Iterator[Store]:
+    """Open the directory at a URL, which `make` makes if there is none, or that of a broker, and close it."""
+    if isinstance(url, AdminClient):
+        yield cast("Store", RemoteStore(url))  # which has what those commands use that ask brokers
+        return
     with _extra_named():
         from headrace.directory.store import open_store
 

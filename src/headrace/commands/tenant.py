@@ -6,7 +6,16 @@ import json
 
 import click
 
-from headrace.commands.directory import actor, as_json, if_revision, moment, of_a_directory, opened, row
+from headrace.commands.directory import (
+    Where,
+    actor,
+    as_json,
+    if_revision,
+    moment,
+    of_a_directory_or_broker,
+    opened,
+    row,
+)
 from headrace.commands.storage import ends_with_its_reader
 from headrace.directory.errors import InvalidField
 
@@ -18,8 +27,8 @@ def tenant() -> None:
 
 @tenant.command("create")
 @click.argument("name")
-@of_a_directory
-def create_command(name: str, url: str) -> None:
+@of_a_directory_or_broker
+def create_command(name: str, url: Where) -> None:
     """Make tenant NAME: 1 to 63 of a-z, 0-9 and -. Makes the directory too if there is none."""
     with opened(url, make=True) as store:
         store.tenants.create(actor(), name)
@@ -28,9 +37,9 @@ def create_command(name: str, url: str) -> None:
 
 @tenant.command("list")
 @as_json
-@of_a_directory
+@of_a_directory_or_broker
 @ends_with_its_reader
-def list_command(as_json: bool, url: str) -> None:
+def list_command(as_json: bool, url: Where) -> None:
     """Print a line for each tenant: name, state, since when."""
     with opened(url) as store:
         for one in store.tenants.all():
@@ -41,9 +50,9 @@ def list_command(as_json: bool, url: str) -> None:
 
 @tenant.command("show")
 @click.argument("name")
-@of_a_directory
+@of_a_directory_or_broker
 @ends_with_its_reader
-def show_command(name: str, url: str) -> None:
+def show_command(name: str, url: Where) -> None:
     """Print everything about tenant NAME but its users and rules, as JSON."""
     with opened(url) as store:
         found = store.tenants.get(name)
@@ -63,8 +72,8 @@ def show_command(name: str, url: str) -> None:
 @tenant.command("disable")
 @click.argument("name")
 @if_revision
-@of_a_directory
-def disable_command(name: str, if_revision: int | None, url: str) -> None:
+@of_a_directory_or_broker
+def disable_command(name: str, if_revision: int | None, url: Where) -> None:
     """Let nobody of tenant NAME in any more; what it has stays."""
     with opened(url) as store:
         store.tenants.disable(actor(), name, if_revision)
@@ -73,8 +82,8 @@ def disable_command(name: str, if_revision: int | None, url: str) -> None:
 @tenant.command("enable")
 @click.argument("name")
 @if_revision
-@of_a_directory
-def enable_command(name: str, if_revision: int | None, url: str) -> None:
+@of_a_directory_or_broker
+def enable_command(name: str, if_revision: int | None, url: Where) -> None:
     """Let the users of tenant NAME in again."""
     with opened(url) as store:
         store.tenants.enable(actor(), name, if_revision)
@@ -83,8 +92,8 @@ def enable_command(name: str, if_revision: int | None, url: str) -> None:
 @tenant.command("delete")
 @click.argument("name")
 @if_revision
-@of_a_directory
-def delete_command(name: str, if_revision: int | None, url: str) -> None:
+@of_a_directory_or_broker
+def delete_command(name: str, if_revision: int | None, url: Where) -> None:
     """Delete tenant NAME with its users, rules and tokens. The name stays taken until it is released."""
     with opened(url) as store:
         store.tenants.delete(actor(), name, if_revision)
@@ -98,8 +107,8 @@ def delete_command(name: str, if_revision: int | None, url: str) -> None:
 @click.option(
     "--force", is_flag=True, help="although a new tenant NAME would have what brokers hold of the old one"
 )
-@of_a_directory
-def release_command(name: str, force: bool, url: str) -> None:
+@of_a_directory_or_broker
+def release_command(name: str, force: bool, url: Where) -> None:
     """Give the name of a deleted tenant free, with --force.
 
     Brokers do not remove what they have of a tenant yet: whoever is made under the name would find its sessions, with
@@ -118,8 +127,8 @@ def release_command(name: str, force: bool, url: str) -> None:
 @click.argument("name")
 @click.argument("settings", nargs=-1, required=True, metavar="SETTING=VALUE...")
 @if_revision
-@of_a_directory
-def set_command(name: str, settings: tuple[str, ...], if_revision: int | None, url: str) -> None:
+@of_a_directory_or_broker
+def set_command(name: str, settings: tuple[str, ...], if_revision: int | None, url: Where) -> None:
     """Set settings of tenant NAME, and print all that it has; `default` takes one away."""
     with opened(url) as store:
         found = store.tenants.set_settings(actor(), name, pairs(settings, "setting"), if_revision)
@@ -136,8 +145,8 @@ def quota() -> None:
 @click.argument("name", metavar="TENANT")
 @click.argument("quotas", nargs=-1, required=True, metavar="QUOTA=NUMBER...")
 @if_revision
-@of_a_directory
-def quota_set_command(name: str, quotas: tuple[str, ...], if_revision: int | None, url: str) -> None:
+@of_a_directory_or_broker
+def quota_set_command(name: str, quotas: tuple[str, ...], if_revision: int | None, url: Where) -> None:
     """Set quotas of TENANT, and print all that it has; `none` takes one away."""
     with opened(url) as store:
         found = store.tenants.set_quotas(actor(), name, pairs(quotas, "quota"), if_revision)
@@ -147,9 +156,9 @@ def quota_set_command(name: str, quotas: tuple[str, ...], if_revision: int | Non
 
 @quota.command("show")
 @click.argument("name", metavar="TENANT")
-@of_a_directory
+@of_a_directory_or_broker
 @ends_with_its_reader
-def quota_show_command(name: str, url: str) -> None:
+def quota_show_command(name: str, url: Where) -> None:
     """Print the quotas that TENANT has."""
     with opened(url) as store:
         store.tenants.get(name)

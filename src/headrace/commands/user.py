@@ -6,7 +6,17 @@ from pathlib import Path
 
 import click
 
-from headrace.commands.directory import actor, as_json, if_revision, moment, of_a_directory, opened, row
+from headrace.commands.directory import (
+    Where,
+    actor,
+    as_json,
+    if_revision,
+    moment,
+    of_a_directory,
+    of_a_directory_or_broker,
+    opened,
+    row,
+)
 from headrace.commands.storage import ends_with_its_reader
 from headrace.directory.hash_files import read_hash_file
 from headrace.directory.names import shown, tenant_and
@@ -30,8 +40,8 @@ def user() -> None:
 @named_user
 @password_file
 @click.option("--group", "groups", multiple=True, help="a group that the user is of, may be repeated")
-@of_a_directory
-def create_command(name: str, password_file: Path | None, groups: tuple[str, ...], url: str) -> None:
+@of_a_directory_or_broker
+def create_command(name: str, password_file: Path | None, groups: tuple[str, ...], url: Where) -> None:
     """Make a user with a password."""
     tenant, user = tenant_and(name, "user")
     secret = _secret(password_file)
@@ -43,8 +53,8 @@ def create_command(name: str, password_file: Path | None, groups: tuple[str, ...
 @named_user
 @password_file
 @if_revision
-@of_a_directory
-def password_command(name: str, password_file: Path | None, if_revision: int | None, url: str) -> None:
+@of_a_directory_or_broker
+def password_command(name: str, password_file: Path | None, if_revision: int | None, url: Where) -> None:
     """Give a user another password."""
     tenant, user = tenant_and(name, "user")
     secret = _secret(password_file)
@@ -55,9 +65,9 @@ def password_command(name: str, password_file: Path | None, if_revision: int | N
 @user.command("list")
 @click.argument("tenant")
 @as_json
-@of_a_directory
+@of_a_directory_or_broker
 @ends_with_its_reader
-def list_command(tenant: str, as_json: bool, url: str) -> None:
+def list_command(tenant: str, as_json: bool, url: Where) -> None:
     """Print a line for each user of TENANT: name, whether it may come in, groups, since when."""
     with opened(url) as store:
         store.tenants.get(tenant)
@@ -72,8 +82,8 @@ def list_command(tenant: str, as_json: bool, url: str) -> None:
 @user.command("disable")
 @named_user
 @if_revision
-@of_a_directory
-def disable_command(name: str, if_revision: int | None, url: str) -> None:
+@of_a_directory_or_broker
+def disable_command(name: str, if_revision: int | None, url: Where) -> None:
     """Let a user in no more; its sessions stay."""
     with opened(url) as store:
         store.users.disable(actor(), *tenant_and(name, "user"), if_revision)
@@ -82,8 +92,8 @@ def disable_command(name: str, if_revision: int | None, url: str) -> None:
 @user.command("enable")
 @named_user
 @if_revision
-@of_a_directory
-def enable_command(name: str, if_revision: int | None, url: str) -> None:
+@of_a_directory_or_broker
+def enable_command(name: str, if_revision: int | None, url: Where) -> None:
     """Let a user in again."""
     with opened(url) as store:
         store.users.enable(actor(), *tenant_and(name, "user"), if_revision)
@@ -92,8 +102,8 @@ def enable_command(name: str, if_revision: int | None, url: str) -> None:
 @user.command("delete")
 @named_user
 @if_revision
-@of_a_directory
-def delete_command(name: str, if_revision: int | None, url: str) -> None:
+@of_a_directory_or_broker
+def delete_command(name: str, if_revision: int | None, url: Where) -> None:
     """Delete a user with the rules about it."""
     with opened(url) as store:
         store.users.delete(actor(), *tenant_and(name, "user"), if_revision)

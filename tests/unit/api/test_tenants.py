@@ -94,9 +94,12 @@ def test_a_tenant_from_its_beginning_to_its_end(office: Office) -> None:
     with pytest.raises(ChangedMeanwhile):
         office.ask(CHANGE_TENANT, tenant="acme", body=TenantChange("disabled", if_revision=1))
     with pytest.raises(NotInThatState):
-        office.ask(DELETE_TENANT, tenant="acme", release=True)
-    for release in (False, True):
-        office.ask(DELETE_TENANT, tenant="acme", release=release)
+        office.ask(DELETE_TENANT, tenant="acme", release=True, force=True, if_revision=None)
+    office.ask(DELETE_TENANT, tenant="acme", release=False, force=False, if_revision=None)
+    with pytest.raises(InvalidField, match="force"):
+        office.ask(DELETE_TENANT, tenant="acme", release=True, force=False, if_revision=None)
+    assert office.ask(TENANT, tenant="acme")["state"] == "deleting"
+    office.ask(DELETE_TENANT, tenant="acme", release=True, force=True, if_revision=None)
     with pytest.raises(NotThere):
         office.ask(TENANT, tenant="acme")
     changes = office.store.changes.since(0)
@@ -123,7 +126,7 @@ def test_users_and_rules_of_a_tenant(office: Office) -> None:
         with pytest.raises(InvalidField):
             office.ask(ADD_RULE, tenant="acme", body=wrong)
     office.ask(REMOVE_RULE, tenant="acme", number=rule["number"])
-    office.ask(DELETE_USER, tenant="acme", user="gw")
+    office.ask(DELETE_USER, tenant="acme", user="gw", if_revision=None)
     assert office.ask(USERS, tenant="acme") == office.ask(RULES, tenant="acme") == {"rows": []}
     for resource in (USERS, RULES):
         with pytest.raises(NotThere):
