@@ -61,6 +61,24 @@ def test_messages_stay_with_their_tenant(doors: Doors) -> None:
     assert received(green) == []
 
 
+def test_what_the_broker_says_to_one_tenant_is_nothing_to_another(doors: Doors) -> None:
+    blue, green = doors.client(BLUE, "same"), doors.client(GREEN, "same")
+    blue.subscribe("$SYS/#")
+    for payload, late in ((b"1", "first"), (b"2", "second")):
+        for shard in doors.wired.shards:
+            shard.broker.system.publish(shard.broker.fold.make(GREEN), "$SYS/broker/uptime", payload)
+        doors.wired.carry()
+        for tenant, heard in ((BLUE, []), (GREEN, [payload])):
+            client = doors.client(tenant, f"{late} of {tenant}")
+            client.subscribe("$SYS/#")
+            doors.wired.carry()
+            assert received(client) == heard
+    assert received(blue) == []
+    green.subscribe("$SYS/broker/uptime")
+    doors.wired.carry()
+    assert received(green) == [b"2"]
+
+
 def test_a_client_takes_over_nobody_of_another_tenant(doors: Doors) -> None:
     blue, green = doors.client(BLUE, "same"), doors.client(GREEN, "same")
     again = doors.client(GREEN, "same")

@@ -292,7 +292,7 @@ class DirectRetained(Deferred):
         self._pages.add(subscription)
         self.weight += SUBSCRIPTION_BYTES + len(subscription.filter)
         if subscription.filter.startswith("$SYS/"):
-            for message in self._topics.matching(subscription.filter):
+            for message in self._topics.matching(self._session.tenant.name, subscription.filter):
                 self._system.append((message, subscription))
 
     def work(self) -> i64:
