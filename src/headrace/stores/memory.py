@@ -87,6 +87,10 @@ class MemoryStore(QueueStore):
             count += 1
         return count
 
+    def drop_answers(self) -> None:
+        """Give none of the answers that are due, as a connection does that ends."""
+        self._answers.clear()
+
     def wipe(self) -> None:
         """Forget everything, as an engine does that starts without its files."""
         listener, before = self.listener, self.primary

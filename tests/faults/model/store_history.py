@@ -170,8 +170,8 @@ class StoreHistory(StoreNotes):
     def queue_of(self, incarnation: int) -> StoredQueue | None:
         return self.queues.get(incarnation)
 
-    def lives(self, incarnation: int) -> bool:
-        return incarnation in self.sessions and not self.sessions[incarnation].ended
+    def gives_up(self, incarnation: int, generation: int) -> bool:
+        return incarnation not in self.sessions or self.sessions[incarnation].ended
 
     # The broker
 

@@ -135,7 +135,11 @@ class StoredQueues(QueueReader, Stores):
             self._adopt(session)
 
     def _adopt(self, session: Session) -> None:
-        """Go on with a queue of which a store has something."""
+        """Go on with a queue of which a store has something, or had."""
+        queue = session.queue
+        if queue is None or queue.rows is None or not queue.rows.extents:
+            self._fold.in_stores.pop(session.incarnation, None)
+            return
         digest = digest_of(session, self._choosing)
         storing = self._of_digest.get(digest)
         if storing is None:
@@ -189,8 +193,9 @@ class StoredQueues(QueueReader, Stores):
         known = self._known.get(session.incarnation)
         if known is not None:
             self._moving[known] = None
-            if known.wants_put():
-                known.storing.begin(known.queue)
+            queue = session.queue
+            if queue is not None and queue.floor() == known.noted and known.wants_put():
+                known.storing.begin(known.queue)  # else once the policy knows how far the client is
         elif session not in self._soon and self._may_have_store(session):
             self._soon[session] = self._worker.clock.mono_ms + AWAY_MS
 
@@ -209,8 +214,12 @@ class StoredQueues(QueueReader, Stores):
 
     def consumed(self, known: StoredSession, floor: i64) -> None:
         """Note that what is below the floor of a queue is durably finished."""
+        if known.queue.ended:
+            return
         known.storing.consumed(known.queue, floor)
         known.session.changed = True
+        if known.wants_put():
+            known.storing.begin(known.queue)
 
     def is_let_go(self, queue: StoredQueue, up_to: i64) -> None:
         """Note that LET_GO of a queue is durable."""
@@ -238,9 +247,17 @@ class StoredQueues(QueueReader, Stores):
         known = self._known.get(incarnation)
         return None if known is None else known.queue
 
-    def lives(self, incarnation: int) -> bool:
-        """Return whether there is a session of this incarnation, or its end is not durable yet."""
-        return incarnation in self._fold.by_incarnation or incarnation in self._fold.departing
+    def gives_up(self, incarnation: int, generation: i64) -> bool:
+        """Return whether the stream of a session that is not known here may be deleted. A queue of the session that is
+        begun later uses no generation up to it."""
+        session = self._fold.by_incarnation.get(incarnation)
+        if session is None:
+            return incarnation not in self._fold.departing
+        rows = session.outbound().stored_rows()
+        if rows.extents:
+            return False  # its store is not here
+        rows.tried = max(rows.tried, generation)
+        return True
 
     def rest(self) -> None:
         """Ask the stores for nothing more: nobody is connected, and the shard is given up, or the process stops. What was
@@ -316,10 +333,23 @@ class StoredQueues(QueueReader, Stores):
             if floor > known.noted:
                 known.noted = floor
                 self._commit.defer(_Consumed(self, known, floor))
-            if known.session.link is not None and known.queue.rows.extents:
-                self._moving[known] = None
-            elif known.session.link is None:
+            if known.session.link is None:
                 known.forget_read()
+            elif queue.backlog.count or known.queue.floor < floor or not self._release(known):
+                self._moving[known] = None
+                if known.failed and known.storing.takes():
+                    known.retry()
+
+    def _release(self, known: StoredSession) -> bool:
+        """Forget a queue of which the store has nothing any more, and whose client has got everything. Returns False if
+        something of it is under way."""
+        if not known.storing.release(known.queue):
+            return False
+        session = known.session
+        known.part()
+        self._known.pop(session.incarnation, None)
+        self._fold.in_stores.pop(session.incarnation, None)
+        return True
 
 
 class _Notes(StoreNotes):
@@ -337,8 +367,8 @@ class _Notes(StoreNotes):
     def queue_of(self, incarnation: int) -> StoredQueue | None:
         return self._stored.queue_of(incarnation)
 
-    def lives(self, incarnation: int) -> bool:
-        return self._stored.lives(incarnation)
+    def gives_up(self, incarnation: int, generation: i64) -> bool:
+        return self._stored.gives_up(incarnation, generation)
 
 
 class _LetGo(Deferred):

@@ -83,9 +83,15 @@ class StoredSession(Waiting):
         """Begin with nothing read. `long`: so many messages wait for a client that is connected before they are put."""
         self.session = session
         self.storing = storing
+        self.queue = StoredQueue(session.tenant.name, session.client_id, session.incarnation, self)
+        outbound = session.outbound()
+        rows = self.queue.rows = outbound.stored_rows()
+        self.queue.used = rows.tried
+        self.queue.floor = self.noted = outbound.floor()
         self.reader: QueueReader = journal
         self._long: i64 = long
-        self._found: dict[int, Message | Absent] = {}
+        self.failed = False  # what was asked for could not be read
+        self._found: dict[int, Message | Absent] | None = None  # what was read and not fetched yet
         self._read_up_to: i64 = 0
         outbound = session.outbound()
         self.noted = outbound.floor()
@@ -188,10 +194,11 @@ class StoredSession(Waiting):
 
     def fetch(self, serial: i64, ref: int) -> Message | Absent:
         """Return the message of an entry, or why there is none; NOT_NOW while it is read from the store."""
-        found = self._found.pop(serial, None)
-        if found is not None:
-            self._read_on(serial)
-            return found
+        if self._found is not None:
+            found = self._found.pop(serial, None)
+            if found is not None:
+                self._read_on(len(self._found), serial)
+                return found
         queue = self.queue
         message = self.reader.fetch(self.session, serial, ref)
         if isinstance(message, Message) or message is NOT_NOW:
@@ -200,9 +207,9 @@ class StoredSession(Waiting):
             return NOT_NOW
         return FORGOTTEN if serial <= queue.rows.let_go else message
 
-    def _read_on(self, serial: i64) -> None:
-        """Ask for what comes behind what was read, before it is needed."""
-        if len(self._found) < READ_AHEAD // 2 and self.session.link is not None and not self.queue.reading:
+    def _read_on(self, left: i64, serial: i64) -> None:
+        """Ask for what comes behind what was read, before it is needed: `left` entries are there still."""
+        if left < READ_AHEAD // 2 and self.session.link is not None and not self.queue.reading:
             following = max(self._read_up_to, serial) + 1
             if following <= self.queue.rows.let_go:
                 self._read(following)
@@ -219,21 +226,29 @@ class StoredSession(Waiting):
 
     def loaded(self, first: i64, entries: list[bytes | None]) -> None:
         queue = self._outbound()
+        found: dict[int, Message | Absent] = {}
         if self._found and queue is not None:  # what was dropped since is not asked for any more
             floor = queue.floor()
-            self._found = {serial: found for serial, found in self._found.items() if serial >= floor}
+            found = {serial: one for serial, one in self._found.items() if serial >= floor}
         serial = first
         for entry in entries:
             if entry is not None:
-                self._found[serial] = message_of(entry)
+                found[serial] = message_of(entry)
             else:
-                self._found[serial] = FORGOTTEN if serial <= self.queue.rows.let_go else DAMAGED
+                found[serial] = FORGOTTEN if serial <= self.queue.rows.let_go else DAMAGED
             serial += 1
+        self._found = found
+        self.failed = False
         self._read_up_to = serial - 1
         self._wake()
 
     def not_now(self) -> None:
-        """Leave it to the timer of those who wait: it is asked for again."""
+        self.failed = True
+
+    def retry(self) -> None:
+        """Have what could not be read asked for again, if somebody waits for it."""
+        self.failed = False
+        self._wake()
 
     def _wake(self) -> None:
         waiting = self.reader.waiting
@@ -247,5 +262,5 @@ class StoredSession(Waiting):
 
     def forget_read(self) -> None:
         """Forget what was read and not sent: nobody is connected."""
-        if self._found:
-            self._found = {}
+        self._found = None
+        self.failed = False

@@ -36,8 +36,9 @@ class StoreNotes:
         """Return the queue of a session of this shard that has a store behind it."""
         raise NotImplementedError
 
-    def lives(self, incarnation: int) -> bool:
-        """Return whether there is a session of this incarnation."""
+    def gives_up(self, incarnation: int, generation: i64) -> bool:
+        """Return whether the stream of a session of which the store has no queue may be deleted: the session has ended,
+        or it lives and puts nothing into a stream of this generation from now on."""
         raise NotImplementedError
 
 

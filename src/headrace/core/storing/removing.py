@@ -132,8 +132,9 @@ class Removing:
             self._store.scan(self._requests.make(SCAN, self._clock.mono_ms).number, cursor)
 
     def _is_orphan(self, name: QueueName) -> bool:
-        """Return whether a stream of this journal is of no session, or of a generation that its session has left."""
+        """Return whether a stream of this journal is of no session, or of a generation that its session has left: what a
+        crash cut off before the journal had heard of it."""
         queue = self._notes.queue_of(name.incarnation)
         if queue is None:
-            return not self._notes.lives(name.incarnation)
+            return self._notes.gives_up(name.incarnation, name.generation)
         return not queue.uses(name.generation)

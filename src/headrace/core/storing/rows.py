@@ -38,6 +38,7 @@ class StoredRows:
         self.generation: i64 = 0
         self.let_go: i64 = 0
         self.placed = 0  # the store, by the digest of its name; 0: that of the session's type
+        self.tried: i64 = 0  # the highest generation that was tried since the start; not in the fold
         self.store = ""  # what the store is called, while one is connected to; not in the fold
 
     def stored(self, generation: i64, first: i64, up_to: i64) -> list[Extent]:

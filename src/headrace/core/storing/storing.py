@@ -36,7 +36,7 @@ from headrace.core.ports.queue_store import (
 )
 from headrace.core.storing.notes import StoreCounters, StoreNotes, StoringSettings
 from headrace.core.storing.reading import Reading
-from headrace.core.storing.removing import Removing
+from headrace.core.storing.removing import CONTEXT_GENERATION, Removing
 from headrace.core.storing.requests import LOOK, PUT, READ, SCAN, SIGHT, Request, Requests
 from headrace.core.storing.rows import Extent
 from headrace.core.storing.stored_queue import StoredQueue
@@ -103,6 +103,24 @@ class Storing(StoreListener):
         queue.ended = True
         self._windows.void(queue)
         self._removing.delete_all(queue)
+
+    def release(self, queue: StoredQueue) -> bool:
+        """Forget a queue of which the store has nothing, and delete what it has of the client beside it; return False if
+        something of it is under way. Where more waits for the client later, that is another queue."""
+        stream = queue.stream
+        if queue.pending or queue.reading or queue.trimming or queue.compares or queue.rows.extents:
+            return False
+        if queue.asked != queue.rows.let_go or (stream is not None and not stream.is_empty()):
+            return False
+        queue.ended = True
+        queue.rows.tried = max(queue.rows.tried, queue.used)  # a delete of one of these may still wait
+        self._windows.void(queue)
+        self._removing.delete(queue, CONTEXT_GENERATION)
+        return True
+
+    def takes(self) -> bool:
+        """Return whether the store can be asked for something now."""
+        return self._store.room() > 0
 
     def read(self, queue: StoredQueue, first: i64, count: i64) -> bool:
         """Read entries back, of which the journal need not have those that it was let go of; others whose records it has

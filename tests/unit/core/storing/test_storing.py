@@ -64,8 +64,8 @@ class Shard(StoreNotes):
     def queue_of(self, incarnation: int) -> StoredQueue | None:
         return self.queue if incarnation == 7 else None
 
-    def lives(self, incarnation: int) -> bool:
-        return incarnation in (7, 8)
+    def gives_up(self, incarnation: int, generation: int) -> bool:
+        return incarnation != 8
 
     def pass_ms(self, ms: int, times: int = 4) -> None:
         """Let time pass, and everything that is due happen."""
@@ -353,3 +353,40 @@ def test_rows_say_how_much_a_store_has_and_how_much_of_it_alone() -> None:
     assert rows.held(5) == (16, 11)
     assert rows.held(18) == (3, 0)
     assert rows.held(21) == (0, 0)
+
+
+def test_a_queue_that_is_released_and_begun_again_uses_no_generation_twice() -> None:
+    """A stream that was given up may still be waiting to be deleted, by its name."""
+    shard = Shard()
+    shard.storing.begin(shard.queue)
+    shard.pass_ms(0)
+    shard.pass_ms(WINDOW_MS + CLOCK_MS)
+    shard.storing.let_go_is_durable(shard.queue, 10)
+    shard.queue.begin(0)  # tried, and nothing came of it
+    assert shard.queue.used == 2
+    assert not shard.storing.release(shard.queue), "something lies there"
+    shard.storing.consumed(shard.queue, 11)
+    shard.pass_ms(0)
+    assert shard.storing.release(shard.queue)
+    rows = shard.queue.rows
+    assert (rows.generation, rows.tried) == (1, 2)
+    again = StoredQueue("t", "c", 7, shard.client)
+    again.rows, again.used = rows, rows.tried
+    assert again.begin(0).generation == 3
+
+
+def test_a_queue_is_not_released_while_something_of_it_is_under_way() -> None:
+    shard = Shard()
+    shard.storing.begin(shard.queue)
+    shard.storing.run()
+    assert shard.queue.pending
+    assert not shard.storing.release(shard.queue)
+    shard.store.deliver()
+    shard.pass_ms(WINDOW_MS + CLOCK_MS)
+    shard.storing.consumed(shard.queue, 11)
+    shard.pass_ms(0)
+    assert not shard.storing.release(shard.queue), "LET_GO is on its way"
+    shard.storing.let_go_is_durable(shard.queue, 10)
+    assert shard.storing.release(shard.queue)
+    shard.pass_ms(0)
+    assert shard.store.contexts == {}
