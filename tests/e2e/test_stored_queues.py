@@ -298,6 +298,53 @@ def test_a_store_that_has_something_cannot_be_left_out_of_the_configuration(
     broker.start()  # nothing lies there any more
 
 
+@pytest.mark.parametrize("more", [{}, {"workers": 2, "shards": 4}])
+def test_a_redis_that_has_moved_keeps_its_name(
+    brokers: Brokers, servers: RedisServers, more: dict[str, object]
+) -> None:
+    """At another address it is another store, and a start that would lose what the first one has is refused."""
+    server = servers.single()
+    broker = brokers(stored_in(server) | more).start()
+    subscribe_and_leave(broker, "away", "t/#")
+    deliver(broker, "t/a", 0, 100)
+    wait_until(lambda: figure(broker, "store_let_go_total") >= 100, "let go of by the journal", 30.0)
+    broker.stop()
+    moved = f"redis://localhost:{server.port}"
+    broker.settings["queues.device"] = moved
+    with pytest.raises(BrokerExitedError) as refused:
+        broker.start()
+    assert refused.value.code == 2
+    assert "queues.device: " in refused.value.stderr
+    broker.settings["queues.device"] = f"{moved}?name={server.place}/0%3Fprefix%3Dheadrace"
+    broker.start()
+    assert numbers_of(broker, "away", 100) == list(range(100))
+    assert figure(broker, "store_forgotten_total") == 0
+
+
+def test_a_running_broker_says_which_store_a_backlog_lies_in(
+    brokers: Brokers, servers: RedisServers, tmp_path: Path
+) -> None:
+    server = servers.single()
+    token = tmp_path / "token"
+    token.write_text("secret\n", encoding="utf-8")
+    broker = brokers(stored_in(server) | {"journal.token_file": token}).start()
+
+    def found() -> tuple[object, object, object]:
+        where = ("--admin", f"http://127.0.0.1:{broker.admin_port}", "--token-file", str(token))
+        ran = headrace("session", "show", "away", *where)
+        assert ran.returncode == 0, ran.stderr
+        about = json.loads(ran.stdout)
+        return about["backlog_in"], about["in_store"], about["in_store_alone"]
+
+    subscribe_and_leave(broker, "away", "t/#")
+    assert found() == ("journal", 0, 0)
+    deliver(broker, "t/a", 0, 50)
+    wait_until(lambda: figure(broker, "store_let_go_total") >= 50, "let go of by the journal", 30.0)
+    assert found() == (f"redis://{server.place}", 50, 50)
+    assert numbers_of(broker, "away", 50) == list(range(50))
+    wait_until(lambda: found() == ("journal", 0, 0), "nothing lies there any more", 30.0)
+
+
 def test_rules_place_queues_by_client_and_a_password_comes_from_a_file(
     brokers: Brokers, servers: RedisServers, tmp_path: Path
 ) -> None:
