@@ -42,8 +42,9 @@ class OpenStore:
     def figures(self) -> StoreFigures:
         """Return what /metrics tells of it."""
         store = self.store
-        usable = store.up() > 0
-        return StoreFigures(self.name, self.counters, usable, store.meter.commands, store.counters.faults)
+        told = store.counters
+        usable, commands = store.up() > 0, store.meter.commands
+        return StoreFigures(self.name, self.counters, usable, commands, told.faults, told.unsettled)
 
 
 class ByRules(Choosing):

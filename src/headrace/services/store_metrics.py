@@ -28,13 +28,15 @@ _TEXTS = {
 @dataclass(frozen=True, slots=True)
 class StoreFigures:
     """The figures of one store: what it did for each shard, also for those that were given up, whether it can be used
-    now, how many commands it was sent, and its errors by what they say."""
+    now, how many commands it was sent, its errors by what they say, and the looks at it after which the journal kept what
+    was put, by why."""
 
     name: str
     counters: Sequence[StoreCounters]
     usable: bool
     commands: int
     faults: Mapping[str, int]
+    unsettled: Mapping[str, int]
 
 
 class StoreCollector(Collector):
@@ -59,9 +61,16 @@ class StoreCollector(Collector):
         faults = CounterMetricFamily(
             "headrace_store_faults", "Errors that a store has answered with", labels=["store", "fault"]
         )
+        unsettled = CounterMetricFamily(
+            "headrace_store_unsettled",
+            "Looks at a store after which the journal kept what was put",
+            labels=["store", "reason"],
+        )
         for one in found:
             usable.add_metric([one.name], int(one.usable))
             commands.add_metric([one.name], one.commands)
             for fault, count in one.faults.items():
                 faults.add_metric([one.name, fault], count)
-        yield from (usable, commands, faults)
+            for why, count in one.unsettled.items():
+                unsettled.add_metric([one.name, why], count)
+        yield from (usable, commands, faults, unsettled)
