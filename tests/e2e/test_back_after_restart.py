@@ -21,6 +21,13 @@ EACH = 4  # devices of each kind: they, and their topics, are at home in all sha
 GRACE_S = 4
 KEEP: dict[str, Any] = {"clean": False, "properties": {SESSION_EXPIRY: 600}}
 ENDS = ["SIGTERM", "SIGKILL"]
+EACH_END = [
+    ("SIGTERM", 1),
+    ("SIGKILL", 2),
+    pytest.param("SIGTERM", 2, marks=pytest.mark.deep),
+    pytest.param("SIGKILL", 1, marks=pytest.mark.deep),
+]
+"""With one worker and with two."""
 
 
 @pytest.fixture
@@ -61,8 +68,7 @@ def presence(stage: Stage, topics: int) -> dict[str, bytes]:
     return {found.topic: found.payload for found in (client.receive() for _ in range(topics))}
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(("end", "workers"), EACH_END)
 def test_who_is_back_under_another_id_is_online(stage: Stage, end: str, workers: int) -> None:
     """All devices come back at once but one, which stays away. The last will that comes is later than the grace."""
     broker = stage.start_broker({"session.restart_grace_s": GRACE_S, "workers": workers})
@@ -121,8 +127,7 @@ def find_nothing(clients: list[RawClient]) -> None:
     assert [client.ping() for client in clients] == [[]] * EACH  # what came before the answer
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(("end", "workers"), EACH_END)
 def test_a_session_that_ended_while_the_broker_was_down_is_not_resumed(
     stage: Stage, end: str, workers: int
 ) -> None:

@@ -156,9 +156,19 @@ def test_o6_with_a_kill_while_away_and_one_on_return(own_broker: BrokerProcess, 
 # -- QoS 2, the publishing side
 
 
-@pytest.mark.parametrize("version", [4, 5])
-@pytest.mark.parametrize("resend", ["PUBREL", "PUBLISH"])
-@pytest.mark.parametrize("end", ["SIGKILL", "SIGTERM"])
+@pytest.mark.parametrize(
+    ("end", "resend", "version"),
+    [
+        ("SIGKILL", "PUBREL", 4),
+        ("SIGKILL", "PUBLISH", 5),
+        ("SIGTERM", "PUBREL", 5),
+        ("SIGTERM", "PUBLISH", 4),
+        pytest.param("SIGKILL", "PUBREL", 5, marks=pytest.mark.deep),
+        pytest.param("SIGKILL", "PUBLISH", 4, marks=pytest.mark.deep),
+        pytest.param("SIGTERM", "PUBREL", 4, marks=pytest.mark.deep),
+        pytest.param("SIGTERM", "PUBLISH", 5, marks=pytest.mark.deep),
+    ],
+)
 def test_qos_2_publisher_after_pubrec(
     own_broker: BrokerProcess, clients: Clients, version: int, resend: str, end: str
 ) -> None:

@@ -223,7 +223,7 @@ class Sluice:
                             self.used_up.release()
 
 
-@pytest.mark.parametrize(("version", "sn"), [("1", "7"), ("2", "lock-9")])
+@pytest.mark.parametrize(("version", "sn"), [pytest.param("1", "7", marks=pytest.mark.deep), ("2", "lock-9")])
 def test_a_producer_in_c_outlives_the_kill_of_its_broker(
     programs: dict[str, Path], served: Served, version: str, sn: str
 ) -> None:

@@ -64,7 +64,11 @@ def backlog(broker: BrokerProcess) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "settings", [pytest.param({}, id="replayed"), pytest.param(RESTLESS, id="snapshots")]
+    "settings",
+    [
+        pytest.param({}, id="replayed", marks=pytest.mark.deep),
+        pytest.param(RESTLESS, id="snapshots"),
+    ],
 )
 def test_kill_9_in_the_middle_and_everything_again(brokers: Brokers, settings: dict[str, object]) -> None:
     broker = brokers(settings).start()

@@ -22,7 +22,7 @@ def retained_by(reader: RawClient, count: int) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("qos", [0, pytest.param(1, marks=pytest.mark.deep), 2])
 def test_a_subscription_gets_what_both_workers_keep(crew: Crew, clients: Clients, qos: int) -> None:
     first, second = crew.workers
     writer = clients(first, crew.name_in(0, "w"))

@@ -211,7 +211,7 @@ def test_a_worker_that_is_killed_comes_back_while_the_others_go_on(tmp_path: Pat
         assert node.stop() == 0
 
 
-@pytest.mark.parametrize("removed", ["directory", "files"])
+@pytest.mark.parametrize("removed", ["directory", pytest.param("files", marks=pytest.mark.deep)])
 def test_a_runtime_directory_that_others_clean_up_is_made_again(tmp_path: Path, removed: str) -> None:
     """Not ready until then; workers that are started again, and connections that change workers, find each other."""
     names = spread_names(8)

@@ -18,7 +18,10 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("step", ["-1y", "-5s", "+3h", "+40d"])
+@pytest.mark.parametrize(
+    "step",
+    ["-1y", pytest.param("-5s", marks=pytest.mark.deep), "+3h", pytest.param("+40d", marks=pytest.mark.deep)],
+)
 def test_the_clock_is_set(step: str, tmp_path: Path) -> None:
     assert attack(tmp_path, step) == []
 

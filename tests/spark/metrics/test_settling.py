@@ -146,7 +146,13 @@ def sums(rows: list[dict[str, Any]], measure: str, *key: str) -> Counter[tuple[s
     return +found
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *range(8),
+        *(pytest.param(seed, marks=[pytest.mark.spark, pytest.mark.deep]) for seed in range(8, 20)),
+    ],
+)
 def test_what_happened(journal: Writer, tmp_path: Path, seed: int) -> None:
     history, draw = History(seed, 400), random.Random(seed)
     journal.write(history.made)

@@ -75,7 +75,14 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["p2p", "fan-in", "fan-out", "connect", "backlog"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "p2p",
+        "connect",
+        *(pytest.param(mode, marks=pytest.mark.deep) for mode in ("fan-in", "fan-out", "backlog")),
+    ],
+)
 def test_over_tls_and_websocket_too(secured: tuple[int, int, Path], mode: str) -> None:
     tls, websocket, ca = secured
     load = ["-n", "3", "-t", "0.2", "--warm-up", "0", "--messages", "10", "--mode", mode]
