@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import time_ns
@@ -18,8 +19,16 @@ from headrace.commands.watch import or_of_a_broker
 from headrace.console.admin import AdminClient
 from headrace.console.consumers import removed_there
 from headrace.console.units import duration
-from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.consumers import ConsumerPosition, check_name
 from headrace.journal.errors import UnknownConsumer
+
+
+def consumer_name(_: click.Context, __: click.Parameter, value: str) -> str:
+    """Return the name of a consumer. Raises BadParameter for one that none can have."""
+    try:
+        return check_name(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.group()
@@ -43,13 +52,12 @@ def list_command(data_dir: Path) -> None:
 
 
 @consumer.command("hand-over")
-@click.argument("name")
+@click.argument("name", callback=consumer_name)
 @data_dir_options
 def hand_over_command(name: str, data_dir: Path) -> None:
     """Take consumer NAME from its owner: it belongs to the next job that comes under this name, from its offset on. Of
     several shards in all of them."""
-    for label, directory in journals_of(data_dir):
-        was = ConsumerPosition.hand_over(directory, name)
+    for label, was in _in_each(data_dir, name, lambda directory: ConsumerPosition.hand_over(directory, name)):
         owner = was.owner or "nobody"
         click.echo(
             f"{label}{name}, at offset {was.offset}, belonged to {owner}; the next job that comes has it"
@@ -57,7 +65,7 @@ def hand_over_command(name: str, data_dir: Path) -> None:
 
 
 @consumer.command("remove")
-@click.argument("name")
+@click.argument("name", callback=consumer_name)
 @click.option("--force", is_flag=True, help="also one whose process is at work")
 @or_of_a_broker
 @new_data_dir_options
@@ -65,20 +73,23 @@ def remove_command(name: str, force: bool, client: AdminClient | None, data_dir:
     """Remove consumer NAME: retention waits for it no longer, and what it has not read may go. Of several shards from all
     of them. A job that comes back under this name begins as a new one."""
     if client is None:
-        removed = _removed_here(data_dir, name, force)
+        here = _in_each(data_dir, name, lambda directory: ConsumerPosition.drop(directory, name, force))
+        removed = [(label, position.offset) for label, position in here]
     else:
         removed = removed_there(client, name, force)
     for label, offset in removed:
         click.echo(f"{label}{name} was at offset {offset}; nobody waits for it any more")
 
 
-def _removed_here(data_dir: Path, name: str, force: bool) -> list[tuple[str, int]]:
-    """Remove a consumer from the shards of a data directory; returns what stands before a line about each, and where it
-    was. Raises UnknownConsumer if none of them knows it, ConsumerAtWork."""
-    removed = []
+def _in_each(
+    data_dir: Path, name: str, act: Callable[[Path], ConsumerPosition]
+) -> list[tuple[str, ConsumerPosition]]:
+    """Do something with a consumer in the shards of a data directory that know it; returns what stands before a line
+    about each, and where it was. Raises UnknownConsumer if none of them knows it, and what `act` raises."""
+    found = []
     for label, directory in journals_of(data_dir):
         with suppress(UnknownConsumer):
-            removed.append((label, ConsumerPosition.drop(directory, name, force).offset))
-    if not removed:
+            found.append((label, act(directory)))
+    if not found:
         raise UnknownConsumer(f"no consumer {name!r} is registered in {data_dir}")
-    return removed
+    return found

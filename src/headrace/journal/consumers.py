@@ -319,12 +319,17 @@ def _unpack_owner(data: bytes, path: Path) -> str:
     return data[_OWNER.size :].decode("utf-8", "replace")
 
 
-def _path(data_dir: Path, name: str) -> Path:
+def check_name(name: str) -> str:
+    """Return the name of a consumer, which is that of a file. Raises ValueError for one that no consumer can have."""
     if not _NAME.fullmatch(name) or name.endswith(".tmp"):
         raise ValueError(
-            f"consumer {name!r}: only letters, digits, '.', '_' and '-', at most 200, first no '.'"
+            f"consumer {name[:200]!r}: only letters, digits, '.', '_' and '-', at most 200, first no '.'"
         )
-    return data_dir / DIRECTORY / name
+    return name
+
+
+def _path(data_dir: Path, name: str) -> Path:
+    return data_dir / DIRECTORY / check_name(name)
 
 
 def _now_us() -> int:

@@ -53,6 +53,31 @@ def test_a_consumer_is_removed_from_all_shards_that_know_it(tmp_path: Path) -> N
     assert isinstance(again.exception, UnknownConsumer)
 
 
+def test_one_that_some_shards_know_is_handed_over_in_those(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    layout = Layout.make(data_dir, 3)
+    for directory in layout.directories():
+        (directory / "journal").mkdir()
+    for shard in (0, 2):
+        ConsumerPosition.register_at(layout.directory(shard), "archive", str(uuid4()), 1, 10, owner="a lake")
+    said = CliRunner().invoke(consumer, ["hand-over", "archive", "--data-dir", str(data_dir)])
+    assert said.exit_code == 0
+    assert [line.split(":")[0] for line in said.output.splitlines()] == ["shard 0", "shard 2"]
+    assert [ConsumerPosition.read(layout.directory(shard), "archive").owner for shard in (0, 2)] == ["", ""]
+
+
+@pytest.mark.parametrize("command", ["remove", "hand-over"])
+@pytest.mark.parametrize("name", ["", ".x", "../x", "a b", "a\nb", "a.tmp", "é" * 300])
+def test_a_name_that_no_consumer_can_have_is_a_wrong_argument(
+    tmp_path: Path, command: str, name: str
+) -> None:
+    (tmp_path / "journal").mkdir()
+    said = CliRunner().invoke(consumer, [command, "--data-dir", str(tmp_path), "--", name])
+    assert said.exit_code == 2
+    assert "only letters, digits" in said.output
+    assert len(said.output) < 2000
+
+
 def test_one_whose_process_is_at_work_is_removed_by_force_alone(tmp_path: Path) -> None:
     (tmp_path / "journal").mkdir()
     alive = Alive(tmp_path, "bootstrap")
