@@ -180,6 +180,12 @@ def accept_command(shard: int, data_dir: Path, dry_run: bool, yes: bool) -> None
             click.echo(line)
 
 
+def _require_outside(data_dir: Path, made: Path, hint: str) -> None:
+    """Raise BadParameter where what is to be made of a data directory would lie in it, and go with it."""
+    if data_dir.resolve() in made.resolve().parents:
+        raise click.BadParameter(f"{made} lies in the data directory and would go with it", param_hint=hint)
+
+
 @click.command("backup")
 @click.argument("directory", type=_PATH)
 @data_dir_options
@@ -189,6 +195,7 @@ def backup_command(directory: Path, data_dir: Path) -> None:
     Of several shards all are copied, each up to where the others' notes of it are true.
     """
     require_whole(data_dir)
+    _require_outside(data_dir, directory, "DIRECTORY")
     shards = shards_of(data_dir)
     with ended_by_signals():
         if len(shards) > 1:
@@ -237,6 +244,7 @@ def reshard_command(data_dir: Path, target: Path, shards: int) -> None:
     """
     from headrace.offline.resharding import reshard
 
+    _require_outside(data_dir, target, "--to")
     with ended_by_signals():
         reshard(data_dir, target, shards, click.echo)
     click.echo(f"{target} has {shards} shards; {data_dir} is as it was, and no broker should go on with it")

@@ -9,10 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from broker_process import BrokerExitedError, BrokerProcess, headrace
 from e2e.raw import RawClient, SilenceError
+from headrace.commands.main import cli
 from headrace.commands.storage import ended_by_signals
+from headrace.journal.log import LogSettings, SegmentedLog
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +61,18 @@ def run(*arguments: str, code: int = 0) -> str:
     done = headrace(*arguments)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
+
+
+def test_nothing_is_made_of_a_data_directory_that_would_go_with_it(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    SegmentedLog.open(data, LogSettings(), lambda _line: None).close()
+    (tmp_path / "link").symlink_to(data)
+    for inside in (data / "copy", tmp_path / "link" / "deeper" / "copy"):
+        for command in (["backup", str(inside)], ["reshard", "--to", str(inside), "--shards", "2"]):
+            said = CliRunner().invoke(cli, [*command, "--data-dir", str(data)])
+            assert said.exit_code == 2
+            assert "lies in the data directory and would go with it" in said.output
+    assert not list(data.rglob("copy*"))
 
 
 def test_a_backup_of_a_running_broker_is_restored(tmp_path: Path, broker: BrokerProcess) -> None:
