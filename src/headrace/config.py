@@ -625,7 +625,12 @@ def reloaded(running: Config, fresh: Config) -> tuple[Config, list[str]]:
         taken = {key: getattr(getattr(fresh, table), key) for key in keys}
         tables[table] = msgspec.structs.replace(getattr(running, table), **taken)
     merged = msgspec.structs.replace(running, **tables)
-    return merged, _differing("", msgspec.to_builtins(merged), msgspec.to_builtins(fresh))
+    return merged, differing(merged, fresh)
+
+
+def differing(one: Config, other: Config) -> list[str]:
+    """Return the keys in which two configurations differ."""
+    return _differing("", msgspec.to_builtins(one), msgspec.to_builtins(other))
 
 
 def _differing(name: str, one: dict[str, Any], other: dict[str, Any]) -> list[str]:

@@ -42,6 +42,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from headrace.api.backlogs import BACKLOG
+from headrace.api.configuration import CONFIGURATION, PENDING, RELOAD
 from headrace.api.names import ONE_CLIENT, TENANT, TOPIC, checked_topic_name, filter_of, topic_name
 from headrace.api.pages import Listing, Page, listing
 from headrace.api.pages import page as page_from
@@ -316,6 +317,9 @@ RESOURCES: Final = (  # the path of one that is called `behind` is that of the l
     DROP_SESSION,
     PUBLISH,
     DELETE_RETAINED,
+    CONFIGURATION,
+    PENDING,
+    RELOAD,
     BEGIN_TRACE,
     TAKE_TRACE,
     END_TRACE,

@@ -165,6 +165,12 @@ class Holder(Merge):
 
 
 @dataclass(frozen=True, slots=True)
+class OfNode(Merge):
+    """The supervisor does its part, once a worker that may be asked has said that whoever asks may, and then every worker
+    does. What a GET asks for the supervisor alone knows."""
+
+
+@dataclass(frozen=True, slots=True)
 class Begun(Merge):
     """Every worker begins it or none does: what the others have begun is ended. Its id has the ids of all in it."""
 

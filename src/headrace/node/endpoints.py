@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute
 from headrace import __version__
 from headrace.api.app import application
 from headrace.api.backlogs import of_backlogs
+from headrace.api.configuration import of_configuration
 from headrace.api.journal import JournalRoutes
 from headrace.api.openapi import description
 from headrace.api.operations import (
@@ -42,6 +43,7 @@ from headrace.services.audit import Audit, AuditCollector
 from headrace.services.backlog_rows import BacklogRows
 from headrace.services.bridges import BridgeCollector, Bridges
 from headrace.services.cluster_rows import ClusterRows
+from headrace.services.configuration import Configured
 from headrace.services.device_metrics import DeviceCollector
 from headrace.services.doors import Doors
 from headrace.services.histogram import Histogram
@@ -112,7 +114,8 @@ class Parts:
     """The parts of a node that somebody may look at. `shards` are those that it owns, which change while it runs; those
     in `lost` were given up for a failed journal, and are on their way out or back. `directories`: the data directories of
     all shards of the node, whoever owns them; `index`: which worker it is; `more`: what else tells figures; `granted`:
-    what tokens may that are in no file; `desk`: where tenants are administered."""
+    what tokens may that are in no file; `desk`: where tenants are administered; `configured` reads the configuration
+    again."""
 
     worker: Worker
     shards: Sequence[OwnedShard]
@@ -133,6 +136,7 @@ class Parts:
     more: Sequence[Collector] = ()
     granted: Elsewhere | None = None
     desk: Desk | None = None
+    configured: Configured | None = None
 
 
 def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[[], str]) -> Starlette:
@@ -165,6 +169,8 @@ def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[
 
         answers |= of_tenants(parts.desk)
         resources += OF_DIRECTORY
+    if parts.configured is not None:
+        answers |= of_configuration(parts.configured)
     routes: list[BaseRoute] = [
         JournalRoutes(parts.directories, tokens).mount(),
         *served(Tokens(tokens, parts.granted), answers),

@@ -507,6 +507,7 @@ class Node:
             () if self._tenants is None else (self._tenants.collector(),),
             None if self._tenants is None else self._tenants.granted,
             None if self._tenants is None else self._tenants.directory,
+            configured=self._reloading,
         )
         return site(parts, tokens, limits, lambda: self.trouble)
 

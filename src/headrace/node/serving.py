@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +31,7 @@ from headrace.api.requests import Checked, names_of
 from headrace.api.resource import Resource
 from headrace.api.server import Bounds
 from headrace.build import build
-from headrace.config import Config, endpoint, load, reloaded, show
+from headrace.config import Config, differing, endpoint, load, reloaded, show
 from headrace.data.claim import Claim
 from headrace.errors import ConfigError
 from headrace.journal.errors import reason_of
@@ -42,7 +42,9 @@ from headrace.net.incidents import Incidents
 from headrace.net.tls import UnusableCertificate, server_context
 from headrace.node.node import Node, promise_of, run_on_loop
 from headrace.node.node import run as run_alone
+from headrace.node.reloading import CONFIGURATION
 from headrace.node.wiring import door_settings, wish
+from headrace.services.configuration import Reloaded
 from headrace.services.node_counts import forget
 from headrace.services.notify import Notifier
 from headrace.workers.bridge_states import BridgeStates
@@ -291,7 +293,12 @@ class SupervisedNode:
             more = OF_DIRECTORY
         supervisor = self._supervisor
         app = overview.site(
-            layout.directories(), tokens, lambda: supervisor.trouble, lambda: supervisor.degraded, more
+            layout.directories(),
+            tokens,
+            lambda: supervisor.trouble,
+            lambda: supervisor.degraded,
+            more,
+            self,
         )
         with keys_named(config, "admin"):
             at = endpoint("admin", config.admin, "http", "https")
@@ -340,25 +347,45 @@ class SupervisedNode:
             asyncio.get_running_loop().call_later(self._notifier.watchdog_s, self._tell_alive)
 
     def _reload(self) -> None:
-        """Read the configuration again, and have the workers do so with what of it a running broker takes over."""
+        """Read the configuration again, and have the workers do so: SIGHUP."""
+        self.reload()
+        self._supervisor.send(signal.SIGHUP)
+
+    def pending(self) -> Reloaded:
+        """Return what of the configuration `reload` would change. Changes nothing."""
         try:
-            config, differing = reloaded(self._config, self._sources())
+            config, restart = reloaded(self._config, self._sources())
+        except ConfigError as error:
+            return Reloaded(failed=[CONFIGURATION], why=str(error))
+        return Reloaded(differing(self._config, config), restart)
+
+    def reload(self) -> Reloaded:
+        """Read the configuration again, and write down what of it a running broker takes over, for workers to read."""
+        found = Reloaded()
+        try:
+            config, restart = reloaded(self._config, self._sources())
             self._runtime.keep()
             write_config(self._runtime.path, show(config))
+            found = Reloaded(differing(self._config, config), restart)
             self._config = (
                 config  # what workers read that are started later is what those read that are there
             )
-            if differing:
-                log.warning("some changes of the configuration need a restart", keys=differing)
+            if restart:
+                log.warning("some changes of the configuration need a restart", keys=restart)
         except (ConfigError, OSError) as error:
             log.warning("configuration not reloaded, the old one stays", error=str(error))
+            found = Reloaded(failed=[CONFIGURATION], why=str(error))
         try:
             self._admin.reload()
         except UnusableCertificate as error:
-            log.warning(
-                "certificate not reloaded, the old one stays", listener=self._config.admin, error=str(error)
-            )
-        self._supervisor.send(signal.SIGHUP)
+            address = self._config.admin
+            log.warning("certificate not reloaded, the old one stays", listener=address, error=str(error))
+            found = replace(found, failed=[*found.failed, address])
+        return found
+
+    def remind(self, index: int) -> None:
+        """Have a worker read its configuration again as soon as it can."""
+        self._supervisor.send_to(self._members[index], signal.SIGHUP)
 
 
 def _python_options() -> list[str]:

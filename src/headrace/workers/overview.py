@@ -10,12 +10,12 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from http import HTTPStatus
+from dataclasses import asdict, dataclass
+from http import HTTPMethod, HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from socket import AF_UNIX, SOCK_STREAM, socket
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -38,6 +38,7 @@ from headrace.api.resource import (
     Endpoint,
     Holder,
     Merge,
+    OfNode,
     Pages,
     Parts,
     Ranking,
@@ -47,6 +48,7 @@ from headrace.api.resource import (
 )
 from headrace.api.tokens import Tokens, answered
 from headrace.core.homes import Homes
+from headrace.services.configuration import Reloaded
 from headrace.services.paging import Place as PagePlace
 from headrace.workers.member import Member
 from headrace.workers.merging import Merged
@@ -138,6 +140,19 @@ class MemberCollector(Collector):
         return [up, restarts]
 
 
+class Configuring(Protocol):
+    """Has the sources of the configuration of a node."""
+
+    def pending(self) -> Reloaded:
+        """Return what `reload` would change."""
+
+    def reload(self) -> Reloaded:
+        """Read the sources again, for workers to read."""
+
+    def remind(self, index: int) -> None:
+        """Have a worker that has not answered read again what it can, as soon as it can."""
+
+
 class Overview:
     """Answers for all workers of a node."""
 
@@ -148,12 +163,14 @@ class Overview:
         self._table = Owners(shards, len(members))
         self._merged = Merged()
         self._tokens = Tokens(None)
+        self._configuring: Configuring | None = None
         self._threads = ThreadPoolExecutor(len(self._paths) + REQUESTS_MAX, "workers-http")
         self._merges: Mapping[type[Merge], Merging] = {
             Ranking: self._ranked,
             Pages: self._paged,
             Anyone: self._anyone,
             AtHome: self._at_home,
+            OfNode: self._of_node,
             Holder: self._held,
             Begun: self._begun,
             Parts: self._put_together,
@@ -166,13 +183,16 @@ class Overview:
         not_ready: Callable[[], str],
         degraded: Callable[[], str] = str,
         more: Sequence[Resource] = (),
+        configuring: Configuring | None = None,
     ) -> Starlette:
         """Return the application of the admin address. `directories`: of all shards. `tokens`: the file of the bearer
-        tokens; whether one may see what a worker knows the worker says. `more`: what workers serve beside the usual."""
+        tokens; whether one may see what a worker knows the worker says. `more`: what workers serve beside the usual;
+        `configuring` reads the sources of the configuration again."""
         metrics = CollectorRegistry(auto_describe=False)
         metrics.register(self._merged)
         metrics.register(MemberCollector(self._members))
         self._tokens = Tokens(tokens)
+        self._configuring = configuring
         journals = JournalRoutes(directories, tokens).mount()
         resources = [*RESOURCES, *more]
         found = [journals, *routes(resources, self._endpoint), *description(resources)]
@@ -274,6 +294,25 @@ class Overview:
         values = _values(request, resource, body)
         shard = cast(AtHome, resource.merge).shard(self._homes, values) if values else 0
         return (await self._of_shard(request, resource, shard, body)).response()
+
+    async def _of_node(self, request: Request, resource: Resource, body: bytes) -> Response:
+        """Let a worker say whether who asks may, before anything is done: workers alone know all tokens. Whoever of them
+        does not answer then does its part later, as the others have."""
+        configuring = self._configuring
+        index = next((member.index for member in self._members if member.serves), 0)
+        url = _url(request)
+        said = await run_in_threadpool(_ask, request, self._paths[index], HTTPMethod.GET, url)
+        if said.status != HTTPStatus.OK or configuring is None:
+            return said.response()
+        if resource.method == HTTPMethod.GET:
+            return JSONResponse(asdict(configuring.pending()))
+        own = configuring.reload()
+        found = await self._all(request, resource, body)
+        silent = [index for index, answer in enumerate(found) if answer.status != HTTPStatus.OK]
+        for index in silent:
+            configuring.remind(index)
+        others = [answer.json() for answer in found if answer.status == HTTPStatus.OK]
+        return JSONResponse(asdict(own.merged(others, silent)))
 
     async def _begun(self, request: Request, resource: Resource, body: bytes) -> Response:
         """Begin it in all workers or in none: what one of them has begun counts against its limit."""

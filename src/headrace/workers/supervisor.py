@@ -84,8 +84,12 @@ class Supervisor:
         """Pass a signal on to all workers: to one that still recovers, and would be ended by it, as soon as it can take
         it. A process that is started later gets none."""
         for member in self.members:
-            member.owed = number
-            self._settle(member)
+            self.send_to(member, number)
+
+    def send_to(self, member: Member, number: signal.Signals) -> None:
+        """Pass a signal on to one of them, as `send` does."""
+        member.owed = number
+        self._settle(member)
 
     def _settle(self, member: Member) -> None:
         if member.owed is not None and member.state in _AS_FAR[PREPARED]:

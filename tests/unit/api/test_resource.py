@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from headrace.api import operations
 from headrace.api.backlogs import of_backlogs
+from headrace.api.configuration import of_configuration
 from headrace.api.operations import (
     RESOURCES,
     of_laggards,
@@ -43,6 +44,7 @@ from headrace.services.paging import ByHome, Place, ShardRows
 from headrace.services.posts import Posts
 from headrace.services.removals import Removals
 from headrace.services.tracing import Tracing
+from unit.api.test_configuration import Broker
 
 THING = Resource(
     "GET",
@@ -123,6 +125,7 @@ def test_a_worker_answers_every_resource_that_is_declared() -> None:
             **of_retained(ShardRows({}), ByHome({}, Homes().of_topic)),
             **of_removals(Removals([])),
             **of_posts(Posts([])),
+            **of_configuration(Broker()),
             **of_backlogs(ByHome({}, Homes().of_client)),
         }
     declared = {value for value in vars(operations).values() if isinstance(value, Resource)}

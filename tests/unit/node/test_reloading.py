@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from structlog.testing import CapturingLogger
 
-from headrace.config import Config, InvalidKey, LimitsConfig, SessionConfig
+from headrace.config import Config, DirectoryConfig, InvalidKey, LimitsConfig, SessionConfig
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.tenancy import Quotas
 from headrace.net.tls import UnusableCertificate
@@ -93,3 +93,44 @@ def test_what_cannot_be_read_is_named_and_the_rest_reloaded(wrong: str, log: Cap
     assert log.calls[-1].args == ("not reloaded",)
     assert log.calls[-1].kwargs["failed"] == [named[wrong]]
     assert parts.bridges_reloaded == 1
+
+
+def test_what_would_change_is_said_and_nothing_is_changed(log: CapturingLogger) -> None:
+    parts = Parts()
+    limits = LimitsConfig(subscriptions_max=7, user_messages_per_s=5)
+    parts.fresh = msgspec.structs.replace(RUNNING, limits=limits, data_dir="elsewhere")
+    reloading = parts.reloading()
+    before = parts.settings.subscriptions_max
+    pending = reloading.pending()
+    assert pending.changed == ["limits.subscriptions_max", "limits.user_messages_per_s"]
+    assert pending.restart == ["data_dir", "limits.user_messages_per_s"]
+    assert (parts.settings.subscriptions_max, reloading.config, log.calls) == (before, RUNNING, [])
+    assert reloading.reload() == pending
+    assert reloading.pending().changed == []
+    parts.fresh = InvalidKey("limits.x", "no such key")
+    for found in (reloading.pending(), reloading.reload()):
+        assert (found.failed, found.why) == (["configuration"], "limits.x: no such key")
+
+
+def test_the_configuration_is_shown_without_its_secrets(log: CapturingLogger) -> None:
+    parts = Parts()
+    reloading = parts.reloading()
+    secret = "postgresql://me:hunter2@127.0.0.1/x"
+    running = msgspec.structs.replace(RUNNING, directory=DirectoryConfig(url=secret))
+    reloading.config = running
+    shown = reloading.shown()
+    assert shown["admin"] == RUNNING.admin
+    assert shown["directory"]["url"] == "postgresql://me:(hidden)@127.0.0.1/x"
+    assert "hunter2" not in repr(shown)
+    assert not log.calls
+
+
+def test_want_of_memory_is_an_answer(monkeypatch: pytest.MonkeyPatch, log: CapturingLogger) -> None:
+    parts = Parts()
+
+    def scarce() -> list[str]:
+        raise MemoryError
+
+    parts.doors.reload = scarce
+    found = parts.reloading().reload()
+    assert (len(found.failed), "memory" in found.why, len(log.calls)) == (1, True, 1)

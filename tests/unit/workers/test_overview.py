@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -23,6 +24,7 @@ from starlette.routing import BaseRoute, Route
 
 from headrace.api.apart import ServedApart
 from headrace.api.app import application, bind, bind_unix
+from headrace.api.configuration import of_configuration
 from headrace.api.operations import DROP_SESSION, of_removals, of_sessions
 from headrace.api.posts import BODY_BYTES_MAX, PUBLISH, of_posts
 from headrace.api.resource import served
@@ -30,13 +32,14 @@ from headrace.api.tokens import Tokens
 from headrace.core.homes import Homes
 from headrace.errors import BrokersOwn
 from headrace.mqtt.packets import Publish
+from headrace.services.configuration import Configured, Reloaded
 from headrace.services.paging import ByHome, Place, Rows, ShardRows
 from headrace.services.posts import Posts
 from headrace.services.removals import Removals
 from headrace.services.session_rows import Chosen, SessionRows
 from headrace.workers import overview
 from headrace.workers.member import Member
-from headrace.workers.overview import Answer, Overview, ask, socket_of
+from headrace.workers.overview import Answer, Configuring, Overview, ask, socket_of
 
 PATIENCE_S = 60.0
 
@@ -75,10 +78,16 @@ def hung(runtime: Path, index: int) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def node(runtime: Path, workers: int = 2, shards: int = 0, tokens: Path | None = None) -> Iterator[Path]:
+def node(
+    runtime: Path,
+    workers: int = 2,
+    shards: int = 0,
+    tokens: Path | None = None,
+    configuring: Configuring | None = None,
+) -> Iterator[Path]:
     """The supervisor's admin HTTP; yields its socket."""
     members = [Member(index, never) for index in range(workers)]  # type: ignore[arg-type]
-    app = Overview(runtime, members, shards or workers).site([], tokens, str)
+    app = Overview(runtime, members, shards or workers).site([], tokens, str, configuring=configuring)
     path = runtime / "node.sock"
     with ServedApart(app, bind_unix(path), str(path), told):
         yield path
@@ -413,3 +422,90 @@ def test_a_post_goes_whole_to_the_home_of_its_topic_and_one_that_names_none_is_r
             assert (post(body).status, post(body, "").status) == (400, 401)
         assert post(bytes(BODY_BYTES_MAX + 1)).status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     assert len(asked) == len(sizes)
+
+
+class Node:
+    """The sources of a node's configuration, and what was done with them, in order."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def pending(self) -> Reloaded:
+        self.done.append("pending")
+        return Reloaded(["limits.a"])
+
+    def reload(self) -> Reloaded:
+        self.done.append("read")
+        return Reloaded(["limits.a"], ["data_dir"])
+
+    def remind(self, index: int) -> None:
+        self.done.append(f"remind {index}")
+
+
+class Worker(Configured):
+    """The configuration of a worker."""
+
+    def __init__(self, index: int, done: list[str]) -> None:
+        self._index = index
+        self._done = done
+
+    def shown(self) -> dict[str, Any]:
+        return {"worker": self._index}
+
+    def pending(self) -> Reloaded:
+        return Reloaded()
+
+    def reload(self) -> Reloaded:
+        self._done.append(f"worker {self._index}")
+        return Reloaded(failed=["bans"] if self._index else [])
+
+
+@contextmanager
+def reloading(runtime: Path, there: tuple[int, ...]) -> Iterator[tuple[Path, Node]]:
+    """A node of three workers, of which these are there."""
+    (runtime / "tokens").write_text("read looks\nsecret\n")
+    of_node = Node()
+    with ExitStack() as stack:
+        for index in there:
+            answers = of_configuration(Worker(index, of_node.done))
+            stack.enter_context(worker(runtime, index, *served(Tokens(runtime / "tokens"), answers)))
+        yield stack.enter_context(node(runtime, 3, configuring=of_node)), of_node
+
+
+def test_a_node_reloads_its_sources_before_its_workers_do_and_says_what_all_of_them_say(
+    runtime: Path,
+) -> None:
+    with reloading(runtime, (0, 1, 2)) as (path, of_node):
+        assert ask(path, "GET", "/v1/reload", "Bearer secret").json()["changed"] == ["limits.a"]
+        assert of_node.done == ["pending"]
+        answer = ask(path, "POST", "/v1/reload", "Bearer secret")
+        assert answer.json() == {
+            "changed": ["limits.a"],
+            "restart": ["data_dir"],
+            "failed": ["bans"],
+            "why": "",
+            "unanswered": [],
+        }
+        assert of_node.done[1] == "read"
+        assert sorted(of_node.done[2:]) == ["worker 0", "worker 1", "worker 2"]
+        assert ask(path, "GET", "/v1/configuration", "Bearer looks").json() == {"worker": 0}
+
+
+def test_a_worker_that_does_not_answer_is_named_and_reminded(runtime: Path) -> None:
+    with reloading(runtime, (0, 2)) as (path, of_node):
+        answer = ask(path, "POST", "/v1/reload", "Bearer secret")
+        assert (answer.status, answer.json()["unanswered"]) == (200, [1])
+        assert "remind 1" in of_node.done
+
+
+@pytest.mark.parametrize(("token", "status"), [("Bearer looks", 403), ("Bearer other", 401), ("", 401)])
+def test_who_may_not_reload_reloads_nothing_nor_does_anybody_while_no_worker_can_tell(
+    runtime: Path, token: str, status: int
+) -> None:
+    with reloading(runtime, (0, 1, 2)) as (path, of_node):
+        for method in ("GET", "POST"):
+            assert ask(path, method, "/v1/reload", token).status == status
+        assert of_node.done == []
+    with reloading(runtime, ()) as (path, of_node):
+        assert ask(path, "POST", "/v1/reload", "Bearer secret").status == HTTPStatus.SERVICE_UNAVAILABLE
+        assert of_node.done == []
