@@ -65,7 +65,7 @@ class Reloading:
             merged, restart = self._read()
         except ConfigError as error:
             return Reloaded(failed=[CONFIGURATION], why=str(error))
-        return Reloaded(differing(self.config, merged), restart)
+        return Reloaded(self._changed(merged, restart), restart)
 
     def reload(self) -> Reloaded:
         """Reload everything, and return what has become of it."""
@@ -95,6 +95,10 @@ class Reloading:
             restart += ["access.connects_per_minute"] if merged.access.connects_per_minute else []
         return merged, restart
 
+    def _changed(self, merged: Config, restart: list[str]) -> list[str]:
+        """Return the keys that count with other values once this configuration does."""
+        return [key for key in differing(self.config, merged) if key not in restart]
+
     def _limits(self) -> Reloaded:
         """Keep the limits of the configuration as it stands now."""
         if self._reread is None:
@@ -106,7 +110,7 @@ class Reloading:
             return Reloaded(failed=[CONFIGURATION], why=str(error))
         if self._access is not None:
             self._access.limit(access_settings(merged))
-        changed = differing(self.config, merged)
+        changed = self._changed(merged, restart)
         self.config = merged
         limits, settings = merged.limits, self._worker.settings
         usual = self._worker.quotas.usual

@@ -23,9 +23,10 @@ class Reloaded:
         """Return what a node says: this of its supervisor, and what its workers have answered as JSON."""
         restart = {key for other in others for key in other["restart"]}
         failed = {name for other in others for name in other["failed"]}
+        restart |= set(self.restart)
         return Reloaded(
-            self.changed,
-            sorted(restart.union(self.restart)),
+            [key for key in self.changed if key not in restart],
+            sorted(restart),
             sorted(failed.union(self.failed)),
             self.why or next((str(other["why"]) for other in others if other["why"]), ""),
             unanswered,

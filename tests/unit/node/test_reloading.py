@@ -102,7 +102,7 @@ def test_what_would_change_is_said_and_nothing_is_changed(log: CapturingLogger) 
     reloading = parts.reloading()
     before = parts.settings.subscriptions_max
     pending = reloading.pending()
-    assert pending.changed == ["limits.subscriptions_max", "limits.user_messages_per_s"]
+    assert pending.changed == ["limits.subscriptions_max"]
     assert pending.restart == ["data_dir", "limits.user_messages_per_s"]
     assert (parts.settings.subscriptions_max, reloading.config, log.calls) == (before, RUNNING, [])
     assert reloading.reload() == pending

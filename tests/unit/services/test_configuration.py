@@ -8,7 +8,7 @@ from headrace.services.configuration import Reloaded
 
 
 def test_what_workers_say_is_put_beside_what_the_supervisor_says() -> None:
-    own = Reloaded(["limits.a"], ["data_dir"], [], "")
+    own = Reloaded(["limits.a", "limits.b"], ["data_dir"], [], "")
     workers = [Reloaded([], ["data_dir", "limits.b"]), Reloaded([], [], ["bans"], "no such file")]
     found = own.merged([asdict(worker) for worker in workers], [2])
     assert found == Reloaded(["limits.a"], ["data_dir", "limits.b"], ["bans"], "no such file", [2])
