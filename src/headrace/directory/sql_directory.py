@@ -84,6 +84,7 @@ class SqlDirectory(ports.Directory):
         self._calls = Calls(THREADS, WAITING_MAX, settings.patience_s)
         self._poller: Poller | None = None
         self._asked: dict[LookUp, list[Inquiry]] = {}
+        self._later: dict[LookUp, None] = {}  # what is looked up once the database answers
         self._refreshing = False
         self._closed = False
         self.usual = Limits()  # of tenants that have no others
@@ -276,14 +277,18 @@ class SqlDirectory(ports.Directory):
     def read(self, users: Iterable[tuple[str, str | None]]) -> list[Found]:
         """Return what there is to say of users, named as they sign in, with their tenants; None is nobody in particular.
         Blocks. While the database is away there is nothing."""
-        wanted = []
-        for tenant, user in users:
-            name = None if user is None else self._names.user_of(user)
-            wanted.append(LookUp(tenant, name) if _can_be(name) else _NOBODY)
         try:
-            return self._reader.look(wanted)
+            return self._reader.look([self._wanted(tenant, user) for tenant, user in users])
         except DirectoryUnavailable:
             return []
+
+    def read_later(self, users: Iterable[tuple[str, str | None]]) -> None:
+        """Have looked up, once the database answers, what `read` could not: then it is known, and `changed` is told."""
+        self._later |= dict.fromkeys(self._wanted(tenant, user) for tenant, user in users)
+
+    def _wanted(self, tenant: str, user: str | None) -> LookUp:
+        name = None if user is None else self._names.user_of(user)
+        return LookUp(tenant, name) if _can_be(name) else _NOBODY
 
     def token(self, secret: str) -> Token | None:
         """Return what a token for the admin HTTP is for; None if it is none. Blocks. Raises DirectoryUnavailable."""
@@ -331,10 +336,10 @@ class SqlDirectory(ports.Directory):
         self._refresh()
 
     def _refresh(self) -> None:
-        """Read again some of what has changed, unless that is being done."""
+        """Read again some of what has changed, or what could not be read before, unless that is being done."""
         if self._refreshing or self._closed:
             return
-        wanted = self._stale_ones()
+        wanted = self._stale_ones() or list(islice(self._later, REFRESHED_AT_ONCE))
         if not wanted:
             return
         try:
@@ -359,9 +364,13 @@ class SqlDirectory(ports.Directory):
     def _refreshed(self, done: Future[list[Found]]) -> None:
         self._refreshing = False
         found = self._result(done)
-        before = len(self._memory.stale)
+        before = len(self._memory.stale) + len(self._later)
         self._take_over(found)
-        if len(self._memory.stale) < before:
+        awaited = [one.wanted for one in found if one.wanted in self._later]
+        for wanted in awaited:
+            del self._later[wanted]
+        self._tell({wanted.tenant for wanted in awaited})
+        if len(self._memory.stale) + len(self._later) < before:
             self._refresh()  # the rest; without an answer the next poll tries again
 
     def _take_over(self, found: Iterable[Found]) -> None:

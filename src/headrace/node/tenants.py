@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from headrace.api.tokens import OPERATE, READ, Grant
 from headrace.config import Config, InvalidKey
 from headrace.core.ports.access import Access
+from headrace.core.ports.directory import Rules
 from headrace.errors import HeadraceError
 from headrace.net.gate import Networks
 from headrace.services.acl import WRITE
@@ -115,11 +116,15 @@ class Tenants:
 
     async def learn(self, fold: Fold) -> None:
         """Know the tenants of a shard that is brought back, and the users whose wills may be due in it: what each may do
-        is asked when they are, and who left them is not here. While the database is away nothing is learned."""
+        is asked when they are, and who left them is not here. Of what cannot be learned while the database is away nobody
+        may do anything; it is learned as soon as that answers."""
         names = [*((tenant, None) for tenant in fold.tenants), *await _leavers(fold)]
         for at in range(0, len(names), READ_AT_ONCE):
             some = names[at : at + READ_AT_ONCE]
-            self.directory.take_over(await asyncio.to_thread(self.directory.read, some))
+            found = await asyncio.to_thread(self.directory.read, some)
+            if not found:
+                self.directory.read_later(some)
+            self.directory.take_over(found)
         for tenant in fold.tenants:
             limits = self.directory.limits(tenant)
             if limits is not None:
@@ -145,12 +150,20 @@ class _Stopped(Access):
         self._directory = directory
 
     def may_leave_will(self, tenant: str, user: str | None, client_id: str, topic: bytes) -> bool:
+        rules = self._rules(tenant, user)
+        return rules is None or rules.grants(user, client_id).allows(WRITE, topic)
+
+    def may_retain_will(self, tenant: str, user: str | None, client_id: str, topic: bytes) -> bool:
+        rules = self._rules(tenant, user)
+        return rules is None or rules.grants(user, client_id).may_retain(topic)
+
+    def _rules(self, tenant: str, user: str | None) -> Rules | None:
+        """Look up a tenant and a user, and return the rules that hold now."""
         found = self._directory.read(((tenant, user),))
         if not found:
             raise InvalidKey(URL, "the directory does not answer any more")
         self._directory.take_over(found)
-        rules = self._directory.rules(tenant)
-        return rules is None or rules.grants(user, client_id).allows(WRITE, topic)
+        return self._directory.rules(tenant)
 
     def close(self) -> None:
         self._directory.close()

@@ -117,6 +117,9 @@ class DirectoryAccess(Access):
     def may_leave_will(self, tenant: str, user: str | None, client_id: str, topic: bytes) -> bool:
         return self._permissions.may_leave_will(tenant, user, client_id, topic)
 
+    def may_retain_will(self, tenant: str, user: str | None, client_id: str, topic: bytes) -> bool:
+        return self._permissions.may_retain_will(tenant, user, client_id, topic)
+
     def may_receive(self, link: Link, topic: bytes) -> bool:
         return self._permissions.may_receive(link, topic)
 

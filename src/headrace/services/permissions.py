@@ -32,9 +32,19 @@ class Permissions:
         rules = self._directory.rules(tenant)
         if rules is None or rules.grants(user, client_id).allows(WRITE, topic):
             return True
+        self._note_denied_will(user, client_id, topic)
+        return False
+
+    def may_retain_will(self, tenant: str, user: str | None, client_id: str, topic: bytes) -> bool:
+        rules = self._directory.rules(tenant)
+        if rules is None or rules.grants(user, client_id).may_retain(topic):
+            return True
+        self._note_denied_will(user, client_id, topic)
+        return False
+
+    def _note_denied_will(self, user: str | None, client_id: str, topic: bytes) -> None:
         more = {"user": user or "", "client": client_id, "topic": topic.decode("utf-8")}
         self._audit.failure("denied", "will_due", client_id[:_SHORT], **more)
-        return False
 
     def may_receive(self, link: Link, topic: bytes) -> bool:
         rules = self._directory.rules(link.identity.tenant)

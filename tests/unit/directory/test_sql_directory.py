@@ -17,7 +17,7 @@ from headrace.core.ports.limits import Limits
 from headrace.directory.entries import Rule
 from headrace.directory.errors import DirectoryUnavailable
 from headrace.directory.reader import Reader
-from headrace.directory.sql_directory import SqlDirectory, SqlSettings
+from headrace.directory.sql_directory import REFRESHED_AT_ONCE, SqlDirectory, SqlSettings
 from headrace.directory.store import Store
 from headrace.directory.tenancy import ByPrefix
 from headrace.services.acl import READ, WRITE
@@ -305,6 +305,31 @@ def test_a_directory_that_is_away_at_the_start_is_opened_later(lite: Store, cloc
     wait_until(lambda: len(told) == 2, "it is there", SECONDS)
     assert told[1] is None
     directory.close()
+
+
+def test_what_could_not_be_read_is_read_once_the_database_answers(rig: Rig, lite: Store) -> None:
+    """Else nobody would know what a user may do who left a will before a start in an outage."""
+    lite.tenants.set_quotas(ME, "acme", {"connections": "3"})
+    many = [("acme", f"acme/gw{n}") for n in range(REFRESHED_AT_ONCE)]
+    rig.reader._outage = DirectoryUnavailable("away")
+    asked = [("acme", None), ("acme", "acme/gw"), *many, ("blue", "blue/x"), ("acme", "a\nb")]
+    assert rig.directory.read(asked) == []
+    rig.directory.read_later(asked)
+    rig.directory._refresh()
+    while rig.directory._refreshing:
+        rig.loop.run()
+    assert not rig.may_publish(b"up/gw/t")
+    rig.changes.clear()
+    rig.poll()
+    assert rig.may_publish(b"up/gw/t")
+    assert not rig.may_publish(b"up/gw/t", "acme/gw7")
+    assert "acme" in set().union(*rig.changes)
+    limits = rig.directory.limits("acme")
+    assert limits is not None
+    assert limits.tenant_connections_max == 3
+    queries = rig.reader.queries
+    rig.poll()
+    assert rig.reader.queries == queries  # once
 
 
 def test_who_is_connected_is_known_however_many_come(lite: Store, clock: Clock) -> None:

@@ -204,6 +204,10 @@ def test_where_no_broker_runs_wills_are_judged_by_the_database(tmp_path: Path) -
         asked = Tenants(config(tmp_path, url), loop).open_stopped()
         for user, topic in (("acme/gw", b"gone/gw"), ("acme/gw", b"x"), ("acme/x", b"gone/x")):
             assert asked.may_leave_will("acme", user, "c", topic) is (topic == b"gone/gw")
+            assert not asked.may_retain_will("acme", user, "c", topic)
+        retaining = store.rules.add(ME, Rule("acme", 0, "allow", ("retain",), "gone/%u")).number
+        assert asked.may_retain_will("acme", "acme/gw", "c", b"gone/gw")
+        store.rules.remove(ME, "acme", retaining)
         store.rules.remove(ME, "acme", number)
         assert not asked.may_leave_will("acme", "acme/gw", "c", b"gone/gw")
         asked.close()

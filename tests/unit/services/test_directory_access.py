@@ -344,6 +344,14 @@ def test_a_will_that_is_to_be_retained_is_asked_for_at_connect(
     assert codes(client) == [code]
 
 
+def test_a_will_that_is_to_be_retained_is_asked_for_when_it_is_due(door: Door) -> None:
+    door.directory.with_rules = True
+    access = door.access
+    for topic, kept in ((f"{BLUE}/kept", True), (f"{BLUE}/x", False)):
+        assert access.may_leave_will(BLUE, f"{BLUE}/ada", "c", topic.encode())
+        assert access.may_retain_will(BLUE, f"{BLUE}/ada", "c", topic.encode()) is kept
+
+
 def test_who_is_closed_by_the_directory_must_go_and_is_held_while_here(door: Door) -> None:
     held = object()
     client = door.client("c", username=f"{BLUE}/ada")

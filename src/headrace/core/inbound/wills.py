@@ -60,9 +60,7 @@ class Wills(RetainedListener):
         if will is None:
             return
         topic = will.topic.encode("utf-8")
-        if access is not None and not access.may_leave_will(
-            session.tenant.name, will.user, session.client_id, topic
-        ):
+        if access is not None and not _is_allowed(access, session, will, topic):
             session.tenant.count_drop(DROP_NOT_ACCEPTED, 1)
             self.cancel(session)
             return
@@ -163,3 +161,11 @@ class Wills(RetainedListener):
             will.message_expiry_s,
             will.payload,
         )
+
+
+def _is_allowed(access: Access, session: Session, will: Will, topic: bytes) -> bool:
+    """Return whether access control lets a will that is due be published as it was left, retained if it is to be."""
+    tenant, user, client_id = session.tenant.name, will.user, session.client_id
+    if not access.may_leave_will(tenant, user, client_id, topic):
+        return False
+    return not will.retain or access.may_retain_will(tenant, user, client_id, topic)

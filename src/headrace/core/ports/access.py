@@ -140,6 +140,10 @@ class Access:
         """Return what `may_publish` does, for a client that is gone."""
         raise NotImplementedError
 
+    def may_retain_will(self, tenant: str, user: str | None, client_id: str, topic: bytes) -> bool:
+        """Return what `may_retain` does, for a client that is gone."""
+        return True
+
     def may_receive(self, link: Link, topic: bytes) -> bool:
         raise NotImplementedError
 

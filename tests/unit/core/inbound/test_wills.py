@@ -20,12 +20,14 @@ NEVER = 0xFFFFFFFF
 
 
 class Rules(Access):
-    """Everybody is `user`; `withdrawn` are (user, client id, topic) that may no longer be published to."""
+    """Everybody is `user`; `withdrawn` are (user, client id, topic) that may no longer be published to, `fleeting` those
+    where nothing may be retained any more."""
 
     def __init__(self) -> None:
         super().__init__()
         self.user: str | None = "somebody"
         self.withdrawn: set[tuple[str | None, str, bytes]] = set()
+        self.fleeting: set[tuple[str | None, str, bytes]] = set()
 
     def authenticate(self, request: SignIn) -> Identity:
         return request.identity_of(self.user)
@@ -35,6 +37,9 @@ class Rules(Access):
 
     def may_leave_will(self, tenant: str, user: str | None, client_id: str, topic: bytes) -> bool:
         return (user, client_id, topic) not in self.withdrawn
+
+    def may_retain_will(self, tenant: str, user: str | None, client_id: str, topic: bytes) -> bool:
+        return (user, client_id, topic) not in self.fleeting
 
     def may_receive(self, link: Link, topic: bytes) -> bool:
         return True
@@ -97,6 +102,21 @@ def test_a_delayed_will_is_asked_for_when_it_is_due(harness: Harness, rules: Rul
     rules.withdrawn.add(("somebody", "a", b"wills"))
     harness.advance(6)
     assert len(heard(watcher)) == 1
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_a_will_is_retained_only_if_that_is_allowed_when_it_is_due(
+    harness: Harness, rules: Rules, retain: bool
+) -> None:
+    watcher = Client(harness, "w")
+    watcher.subscribe("wills")
+    for client_id in ("a", "b"):
+        will = Will("wills", client_id.encode(), 1, retain, delay_s=5)
+        Client(harness, client_id, False, 5, None, NEVER, will).lose()
+    rules.fleeting.add(("somebody", "a", b"wills"))
+    harness.advance(6)
+    assert sorted(heard(watcher)) == ([b"b"] if retain else [b"a", b"b"])
+    assert drops(harness) == (1 if retain else 0)
 
 
 @pytest.mark.parametrize("user", ["somebody", None])
