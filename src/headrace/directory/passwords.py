@@ -87,6 +87,7 @@ class UserSecrets(ports.Secrets):
         self._user = user
         self._view = None if user is None else user.view
         self._again = again
+        self._guessed = False
 
     def knows(self, user: str) -> bool:
         return self._view is not None
@@ -109,11 +110,16 @@ class UserSecrets(ports.Secrets):
         right = self._hashing.is_right(None if view is None else view.user.hashed, password)
         if view is None or right or self._again is None:
             return right
+        self._guessed = True  # unless the database says otherwise
         fresh = self._again()
+        self._guessed = False
         if fresh is None or fresh.user.hashed == view.user.hashed:
             return False
         self._view = fresh
         return self._hashing.is_right(fresh.user.hashed, password)
+
+    def was_guess(self, user: str) -> bool:
+        return self._guessed
 
 
 class TenantSecrets(ports.Secrets):

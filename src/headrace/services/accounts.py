@@ -214,7 +214,8 @@ class Accounts:
         if self._is_banned(request):  # by a guess that was before this one
             answer = self._refuse(request, user, rc.BANNED, BANNED)
         elif right is None:
-            answer = self._refuse(request, user, rc.SERVER_UNAVAILABLE, "unavailable")
+            guessed = secrets.was_guess(user)
+            answer = self._refuse(request, user, rc.SERVER_UNAVAILABLE, "unavailable", is_guess=guessed)
         elif not right or not account.is_open:
             why = "wrong_password" if secrets.knows(user) else "unknown_user"
             why = "disabled" if right else why
@@ -282,11 +283,14 @@ class Accounts:
             return rc.CONNECTION_RATE_EXCEEDED, "tenant_connects"
         return rc.QUOTA_EXCEEDED, self._paces.admit(request, identity, known)
 
-    def _refuse(self, request: SignIn, user: str | None, code: int, why: str) -> int:
+    def _refuse(
+        self, request: SignIn, user: str | None, code: int, why: str, *, is_guess: bool = False
+    ) -> int:
+        """Note that a client is refused, and return the code. Guesses count against its address."""
         source = source_of(request.peer)
         self._audit.failure("login failed", why, source, **_signing(request, user))
         guard = self._guard()
-        if why in _GUESSES and guard is not None and guard.failed(request.peer):
+        if (is_guess or why in _GUESSES) and guard is not None and guard.failed(request.peer):
             self._audit.failure(BANNED, "failed_logins", source, address=request.peer)
         return code
 

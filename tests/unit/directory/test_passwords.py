@@ -102,6 +102,21 @@ def test_a_password_counts_from_the_moment_on_in_which_it_was_changed(desk: Desk
     assert not desk.secrets("gw").verify("gw", b"fresh")
 
 
+def test_what_does_not_fit_is_a_guess_while_nobody_can_say_more(desk: Desk) -> None:
+    desk.secrets("gw")
+    desk.reader._outage = DirectoryUnavailable("away")
+    secrets = desk.secrets("gw")
+    assert secrets.verify("gw", b"secret")
+    assert not secrets.was_guess("gw")
+    with pytest.raises(DirectoryUnavailable):
+        secrets.verify("gw", b"wrong")
+    assert secrets.was_guess("gw")
+    desk.reader._outage = None
+    secrets = desk.secrets("gw")
+    assert not secrets.verify("gw", b"wrong")
+    assert not secrets.was_guess("gw")  # a wrong password: that is another answer
+
+
 def test_who_is_disabled_has_no_line_whatever_the_password(desk: Desk, lite: Store) -> None:
     lite.users.disable(ME, "acme", "gw")
     secrets = desk.secrets("gw")

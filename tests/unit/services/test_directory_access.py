@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker_process import wait_until
 from harness import Client, Harness
 from headrace.core.ports.directory import Account, Directory, Grants, Inquiry, Rules, Secrets
 from headrace.core.ports.limits import Limits
@@ -15,6 +16,7 @@ from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Connect, Will
 from headrace.mqtt.properties import Properties
 from headrace.mqtt.protocol import ServerProtocol
+from headrace.net.gate import Gate, GateSettings
 from headrace.services.access import AccessSettings, DirectoryAccess
 from headrace.services.accounts import ASKED_MAX
 from headrace.services.audit import Audit
@@ -24,6 +26,7 @@ from tenants import BLUE, GREEN, ByName
 
 CONNACK, PUBACK, SUBACK = 0x20, 0x40, 0x90
 REFUSED = 0x80
+SECONDS = 60.0
 
 
 class Loop:
@@ -68,6 +71,21 @@ class Lines(Secrets):
 
     def verify(self, user: str, password: bytes) -> bool:
         return self.remembered(user, password)
+
+
+class Unsure(Lines):
+    """Passwords of a directory that is away: what does not fit the one that is known may be another one by now."""
+
+    def __init__(self, lines: dict[str, str]) -> None:
+        super().__init__(lines)
+        self.guessed = False
+
+    def verify(self, user: str, password: bytes) -> bool:
+        self.guessed = user in self.lines
+        raise OSError("away")
+
+    def was_guess(self, user: str) -> bool:
+        return self.guessed
 
 
 class Own(Rules):
@@ -350,6 +368,27 @@ def test_a_will_that_is_to_be_retained_is_asked_for_when_it_is_due(door: Door) -
     for topic, kept in ((f"{BLUE}/kept", True), (f"{BLUE}/x", False)):
         assert access.may_leave_will(BLUE, f"{BLUE}/ada", "c", topic.encode())
         assert access.may_retain_will(BLUE, f"{BLUE}/ada", "c", topic.encode()) is kept
+
+
+@pytest.mark.parametrize(("user", "is_out"), [("ada", True), ("eve", False)])
+def test_guesses_count_also_where_nobody_can_say_that_they_are_wrong(
+    door: Door, user: str, is_out: bool
+) -> None:
+    """Of a user who is not known nothing was tried: it is told to come later, as often as it comes."""
+    gate = door.access.guard = Gate(GateSettings(ban_after_failures=3))
+    for _ in range(3):
+        door.directory.of[BLUE] = Unsure({f"{BLUE}/ada": "right"})
+        assert not gate.bans("memory")
+        link = door.signs_in(f"{BLUE}/{user}", b"wrong")
+        door.directory.answer(0)
+
+        def refused(link: MemoryLink = link) -> bool:
+            door.loop.run()
+            return link.closed
+
+        wait_until(refused, "it is refused", SECONDS)
+        assert link.sent[3] == 3  # server unavailable
+    assert gate.bans("memory") is is_out
 
 
 def test_who_is_closed_by_the_directory_must_go_and_is_held_while_here(door: Door) -> None:

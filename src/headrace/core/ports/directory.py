@@ -73,6 +73,11 @@ class Secrets:
         """Return whether the password is the user's. On a thread: slow, and as slow for unknown users."""
         raise NotImplementedError
 
+    def was_guess(self, user: str) -> bool:
+        """Return whether `verify` has found that the password is not the one that is known of the user, where it could
+        not tell whether there is another one by now: that counts as a guess."""
+        return False
+
 
 class Account:
     """What a directory says of one user of a tenant, or of nobody in particular, in the order in which it is asked.
