@@ -68,6 +68,11 @@ class Worker(WorkerPort):
         self.arrivals = Reception(self, self.testimony)
         self.reception = self.arrivals
 
+    def divide(self) -> None:
+        """Serve several tenants, of whom the default one has limits like any other: before any shard is here."""
+        self.quotas.divide()
+        self.anyone.limits = self.quotas.look(self.anyone.tenant)
+
     # Shards
 
     def own(self, shard: int, journal: JournalPort, reader: QueueReader | None = None) -> Broker:

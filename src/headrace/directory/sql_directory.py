@@ -145,6 +145,9 @@ class SqlDirectory(ports.Directory):
 
     # What access control asks
 
+    def name_of(self, user: str) -> str:
+        return self._names.name_of(user)
+
     def find(self, inquiry: Inquiry) -> None:
         name = None if inquiry.user is None else self._names.user_of(inquiry.user)
         account = self._known(inquiry.tenant, name)

@@ -29,3 +29,10 @@ class ByPrefix(Tenancy):
         """Return the user of a name that a client signs in with, without its tenant."""
         _, divided, rest = name.partition(self._separator)
         return rest if divided else name
+
+    def name_of(self, name: str) -> str:
+        """Return the short one of the two names of a user of the default tenant: gateway-1, also for default/gateway-1.
+        A user whose own name holds the separator has the long one alone."""
+        tenant, divided, rest = name.partition(self._separator)
+        is_long = bool(divided and tenant) and tenant == self._default
+        return rest if is_long and rest and self._separator not in rest else name

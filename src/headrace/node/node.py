@@ -304,6 +304,8 @@ class Node:
         around = Surroundings(self.worker, self.watchdog, full_disk, self._holdings.fail, log, self.stores)
         try:
             self.stores.open()
+            if self._tenants is not None:
+                self.worker.divide()
             self._holdings.open(around)
             if self._tenants is not None:
                 self._tenants.open(self.worker)

@@ -117,7 +117,8 @@ class Accounts:
         user = certified or request.username
         if not certified and request.username is None and not self._settings.allow_anonymous:
             return self._refuse(request, None, rc.NOT_AUTHORIZED, ANONYMOUS)
-        return self._ask(Asking(self, request, user, certified != ""))
+        name = None if user is None else self._directory.name_of(user)
+        return self._ask(Asking(self, request, name, certified != ""))
 
     def _is_banned(self, request: SignIn) -> bool:
         guard = self._guard()

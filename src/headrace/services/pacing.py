@@ -95,7 +95,9 @@ class Paces:
         most = limits.user_connections_max if name is not None else 0
         if most and self._connections_of(tenant, name or "") >= most and request.user_before(tenant) != name:
             return "user_connections"
-        if tenant != DEFAULT_TENANT:
+        if (
+            limits is not request.link.worker.quotas.usual or tenant != DEFAULT_TENANT
+        ):  # else there are no tenants
             known.tenant = self.tenants.admit(tenant, limits, request.user_before(tenant) is not None)
             if known.tenant is None:
                 return "tenant_connections"

@@ -1,8 +1,8 @@
 """What all clients of a tenant use together: connections, connects a second, and messages a second. Runs on the loop.
 
 Among several workers the numbers are those of the node: a connection is counted before the sum is read, and taken back
-where that is too much, so there are never more than the limit, whoever comes at the same time. The default tenant has no
-such limits, and is not counted.
+where that is too much, so there are never more than the limit, whoever comes at the same time. Where there are no
+tenants nothing is counted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 
 from headrace.core.inbound.pace import Budget, SharedBudget
-from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.ports.limits import NO_LIMIT, Limits
 from headrace.net.gate import Allowance
 from headrace.services.node_budget import NodeBudget
@@ -43,7 +42,7 @@ class TenantUses:
     def comes_too_often(self, tenant: str, limits: Limits) -> bool:
         """Return whether a client that has signed in is one too many in this second."""
         most = limits.tenant_connects_per_s
-        if most == NO_LIMIT or tenant == DEFAULT_TENANT:
+        if most == NO_LIMIT:
             return False
         use = self._use(tenant)
         if use.connects is None or use.connects_per_s != most:

@@ -44,3 +44,24 @@ def test_separator_and_default_are_configurable() -> None:
     for name in ("acme/gw", "gw", "", None):
         assert names.of_client(name, LISTENER, "") == NO_TENANT
     assert ByPrefix("::", "main").of_client(None, LISTENER, "") == "main"
+
+
+@pytest.mark.parametrize(
+    ("default", "name", "one"),
+    [
+        ("acme", "gw", "gw"),
+        ("acme", "acme/gw", "gw"),
+        ("acme", "acme/a/b", "acme/a/b"),  # a/b would be user b of tenant a
+        ("acme", "a/b", "a/b"),
+        ("acme", "acme/", "acme/"),
+        ("acme", "ACME/gw", "ACME/gw"),
+        ("acme", "", ""),
+        ("", "/gw", "/gw"),
+        ("", "gw", "gw"),
+    ],
+)
+def test_a_user_has_one_name_however_it_signs_in(default: str, name: str, one: str) -> None:
+    names = ByPrefix("/", default)
+    assert names.name_of(name) == one
+    assert names.of_client(one, "", None) == names.of_client(name, "", None)
+    assert names.user_of(one) == names.user_of(name)

@@ -101,6 +101,29 @@ def test_quotas_are_limits_of_who_is_connected_and_end(tmp_path: Path) -> None:
     asyncio.run(serving(config(tmp_path, f"sqlite:///{tmp_path}/directory"), use))
 
 
+def test_the_default_tenant_has_users_and_quotas_like_any_other(tmp_path: Path) -> None:
+    async def use(node: Node, store: Store) -> None:
+        store.tenants.create(ME, "default")
+        for name in ("gw", "app"):
+            store.users.create(ME, "default", name, b"secret")
+        store.tenants.set_quotas(ME, "default", {"connections": "2", "retained_messages": "3"})
+        usual = node.worker.quotas.usual.retained_messages_max
+        async with client(node, "gw", "secret"), client(node, "default/gw", "secret"):
+            (broker,) = node.worker.brokers
+            users = {one.client_id: one.owner for one in broker.fold.tenants["default"].sessions.values()}
+            assert users == {"gw": "gw", "default/gw": "gw"}  # one user, by either name
+            limits = broker.fold.tenants["default"].limits
+            assert (limits.retained_messages_max, node.worker.anyone.limits) == (3, limits)
+            with pytest.raises(aiomqtt.MqttError):
+                await client(node, "app", "secret").__aenter__()
+            store.tenants.set_quotas(ME, "default", {"connections": "none", "retained_messages": "none"})
+            await until(lambda: limits.retained_messages_max == usual)
+            async with client(node, "app", "secret"):
+                pass
+
+    asyncio.run(serving(config(tmp_path), use))
+
+
 def test_who_is_disabled_is_put_out(tmp_path: Path) -> None:
     async def use(node: Node, store: Store) -> None:
         with suppress(aiomqtt.MqttError):  # it is cut

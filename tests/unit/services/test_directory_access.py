@@ -129,6 +129,9 @@ class Late(Directory):
         self.with_rules = False
         self.why = ""
 
+    def name_of(self, user: str) -> str:
+        return user.removesuffix("+again")
+
     def find(self, inquiry: Inquiry) -> None:
         self.asked.append(inquiry)
 
@@ -389,6 +392,18 @@ def test_guesses_count_also_where_nobody_can_say_that_they_are_wrong(
         wait_until(refused, "it is refused", SECONDS)
         assert link.sent[3] == 3  # server unavailable
     assert gate.bans("memory") is is_out
+
+
+def test_who_signs_in_under_two_names_is_one_user(door: Door) -> None:
+    door.directory.limits[BLUE] = Limits()
+    door.directory.limits[BLUE].client_ids = "first-user"
+    door.directory.limits[BLUE].user_connections_max = 1
+    for client_id, name, code in (("c", "ada", 0), ("c", "ada+again", 0), ("d", "ada+again", 3)):
+        client = door.client(client_id, username=f"{BLUE}/{name}", clean=False)
+        assert [inquiry.user for inquiry in door.directory.asked] == [f"{BLUE}/ada"]
+        door.directory.answer(0)
+        door.harness.sync()
+        assert codes(client) == [code]
 
 
 def test_who_is_closed_by_the_directory_must_go_and_is_held_while_here(door: Door) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.ports.limits import Limits
 from headrace.services.node_counts import NodeCounts
 from headrace.services.node_times import NodeTimes
@@ -69,7 +68,6 @@ def test_connects_a_second_are_of_the_tenant_and_the_node(workers: list[TenantUs
     assert not workers[0].comes_too_often("blue", limits(connects=3))
     assert workers[0].comes_too_often("green", limits(connects=0))
     assert not workers[0].comes_too_often("acme", limits())
-    assert not workers[0].comes_too_often(DEFAULT_TENANT, limits(connects=0))  # it keeps to the configuration
 
 
 def test_a_budget_is_one_until_its_limit_changes(workers: list[TenantUses]) -> None:

@@ -129,6 +129,11 @@ class Inquiry:
 class Directory:
     """Tenants with their users, rules and limits. All is asked on the loop."""
 
+    def name_of(self, user: str) -> str:
+        """Return the one name of a user, who may sign in under several: by it sessions, limits and Wills know whose they
+        are."""
+        return user
+
     def find(self, inquiry: Inquiry) -> None:
         """Have an inquiry answered, now or later. Unknown users are answered as known ones are: what is asked of them
         takes as long."""

@@ -37,13 +37,19 @@ class Tenancy:
 class Quotas:
     """The limits of all tenants of a worker: one object for each tenant, whose states in all shards share it.
 
-    `usual` are those of every tenant that nobody has given others, and of the default tenant.
+    `usual` are those of every tenant that nobody has given others, and of the default tenant, until it is `divided`.
     """
 
     def __init__(self, usual: Limits) -> None:
         self.usual = usual
         self._of: dict[str, Limits] = {DEFAULT_TENANT: usual}
         self._given: set[str] = set()  # who has others than the usual ones
+
+    def divide(self) -> None:
+        """Let the default tenant be one among others from now on, which can be given limits: before anything of it is
+        made."""
+        own = self._of[DEFAULT_TENANT] = Limits()
+        own.take(self.usual)
 
     def look(self, tenant: str) -> Limits:
         """Return the limits of a tenant, which may not have been made; nothing is made for it."""
@@ -59,11 +65,12 @@ class Quotas:
         return limits
 
     def give(self, tenant: str, limits: Limits) -> None:
-        """Give a tenant that exists limits of its own, for those who are connected too. The default tenant keeps those
-        of the configuration."""
-        if tenant != DEFAULT_TENANT:
+        """Give a tenant that exists limits of its own, for those who are connected too. A default tenant that is the only
+        one keeps those of the configuration."""
+        own = self.of(tenant)
+        if own is not self.usual:
             self._given.add(tenant)
-            self.of(tenant).take(limits)
+            own.take(limits)
 
     def take_back(self, tenant: str) -> None:
         """Have a tenant follow the usual limits again, those who are connected too."""
@@ -74,5 +81,5 @@ class Quotas:
     def changed(self) -> None:
         """Have the tenants that follow the usual limits keep them as they are now."""
         for tenant, limits in self._of.items():
-            if tenant not in self._given and tenant != DEFAULT_TENANT:
+            if tenant not in self._given and limits is not self.usual:
                 limits.take(self.usual)

@@ -42,3 +42,17 @@ def test_the_default_tenant_keeps_those_of_the_configuration() -> None:
     quotas = Quotas(limits(1))
     quotas.give(DEFAULT_TENANT, limits(7))
     assert quotas.of(DEFAULT_TENANT).subscriptions_max == 1
+
+
+def test_among_others_the_default_tenant_has_limits_like_any_of_them() -> None:
+    quotas = Quotas(limits(1))
+    quotas.divide()
+    default = quotas.of(DEFAULT_TENANT)
+    assert default is quotas.look(DEFAULT_TENANT) is not quotas.usual
+    quotas.give(DEFAULT_TENANT, limits(7))
+    assert (default.subscriptions_max, quotas.of("blue").subscriptions_max) == (7, 1)
+    quotas.take_back(DEFAULT_TENANT)
+    assert default.subscriptions_max == 1
+    quotas.usual.subscriptions_max = 2
+    quotas.changed()
+    assert default.subscriptions_max == 2
