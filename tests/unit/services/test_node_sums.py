@@ -10,7 +10,7 @@ from headrace.core.state.retained import LEVEL_BYTES, LEVELS_FREE, RetainedStore
 from headrace.core.state.tenant import Tenant
 from headrace.mqtt.topics import checked_topic
 from headrace.services.node_counts import NodeCounts
-from headrace.services.node_sums import INTERVAL_S, NodeSums
+from headrace.services.node_sums import ENTRIES, INTERVAL_S, TENANTS_AT_ONCE, NodeSums
 from shards import Shards
 
 
@@ -51,6 +51,30 @@ def test_shards_of_all_workers_keep_one_limit(tmp_path: Path) -> None:
         assert not store.has_room_for(b"new", 10, 9, 10, 0)
         assert store.has_room_for(b"new", 10, 9, 0, total + 10)
         assert not store.has_room_for(b"new", 10, 9, 0, total + 9)
+
+
+def test_limits_of_many_tenants_are_those_of_the_node_too(tmp_path: Path) -> None:
+    """A few of them in a pass of the loop, until all have had their turn."""
+    workers = [Shards(2), Shards(2)]
+    sums = [
+        NodeSums(one.worker.brokers, NodeCounts(tmp_path / "kept", index, 2, entries=ENTRIES))
+        for index, one in enumerate(workers)
+    ]
+    names = [f"t{number}" for number in range(3 * TENANTS_AT_ONCE)]
+    for one in workers:
+        for name in names:
+            found = message(checked_topic(b"t"), b"x")
+            found.offset = 1
+            one.brokers[0].fold.make(name).retained.apply(found)
+    for _ in range(2):
+        turns = [next(n for n in range(1, 99) if one.share() == INTERVAL_S) for one in sums]
+        assert min(turns) >= 3
+    for one in workers:
+        for name in names:
+            assert one.brokers[0].fold.tenants[name].retained.messages_elsewhere == 1
+    workers[0].brokers[0].fold.tenants.pop("t7")
+    assert [next(n for n in range(99) if one.share() == INTERVAL_S) for one in sums]
+    assert workers[1].brokers[0].fold.tenants["t7"].retained.messages_elsewhere == 0
 
 
 def test_a_worker_alone_adds_up_its_shards() -> None:
