@@ -105,19 +105,21 @@ def delete_command(name: str, if_revision: int | None, url: Where) -> None:
 @tenant.command("release")
 @click.argument("name")
 @click.option(
-    "--force", is_flag=True, help="although a new tenant NAME would have what brokers hold of the old one"
+    "--force",
+    is_flag=True,
+    help="although a new tenant NAME would have what brokers still hold of the old one",
 )
 @of_a_directory_or_broker
 def release_command(name: str, force: bool, url: Where) -> None:
     """Give the name of a deleted tenant free, with --force.
 
-    Brokers do not remove what they have of a tenant yet: whoever is made under the name would find its sessions, with
-    what waits in them, and its retained messages.
+    Brokers that run remove what they have of a deleted tenant, others when they run again, if the name is not given free
+    before: then whoever is made under it finds sessions, with what waits in them, and retained messages.
     """
     if not force:
         raise click.ClickException(
-            f"brokers may have sessions and retained messages of {name}, which a new tenant of that name would get: "
-            "drop them first (`headrace session drop`), then release it with --force"
+            f"brokers may still have sessions and retained messages of {name}, which a new tenant of that name would "
+            f"get: once `headrace session list` shows none of them on each, release it with --force"
         )
     with opened(url) as store:
         store.tenants.release(actor(), name)

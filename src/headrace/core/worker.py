@@ -122,6 +122,10 @@ class Worker(WorkerPort):
         self.counters_before.setdefault(self.anyone.tenant, Counters()).add(broker.fold.strangers)
         return broker
 
+    def opened(self) -> list[Broker]:
+        """Return the brokers of the shards that clients may come to now."""
+        return list(self._opened)
+
     def home_of(self, tenant: str, client_id: str) -> Broker | None:
         if not client_id:
             self._newcomers += 1

@@ -19,7 +19,7 @@ from headrace.core.ports import directory as ports
 from headrace.core.ports.directory import Account, Inquiry
 from headrace.core.ports.limits import Limits
 from headrace.directory.calls import Calls
-from headrace.directory.entries import Change, Token
+from headrace.directory.entries import DELETING, Change, Token
 from headrace.directory.errors import DirectoryUnavailable, InvalidField, TooManyWaiting
 from headrace.directory.known import KnownTenant, KnownUser, Memory
 from headrace.directory.limits import limits_of
@@ -91,6 +91,10 @@ class SqlDirectory(ports.Directory):
         self.changed: Callable[[set[str]], object] = _nothing
         self._banned: tuple[object, tuple[str, ...]] = reader.bans, ()  # when `banned` was told last
         self.banned: Callable[[tuple[str, ...]], object] = _nothing
+        self.deleting: set[str] = (
+            set()
+        )  # of the tenants that are known those that brokers are to have nothing of
+        self.polled: Callable[[set[str]], object] = _nothing  # on the loop after each poll, with these
 
     def open(self) -> None:
         """Read the directory for the first time and begin to poll it. Blocks. One that is away is told of and opened
@@ -337,6 +341,7 @@ class SqlDirectory(ports.Directory):
                 for name in list(known.users):
                     self._memory.note((change.tenant, name), change.revision)
         self._refresh()
+        self.polled(self.deleting)
 
     def _refresh(self) -> None:
         """Read again some of what has changed, or what could not be read before, unless that is being done."""
@@ -385,6 +390,10 @@ class SqlDirectory(ports.Directory):
             known = self._memory.tenant(one.wanted.tenant)
             if known is not None and (changed or before is None):
                 known.limits = limits_of(known.view, self.usual)
+            if known is None or known.view is None or known.view.tenant.state != DELETING:
+                self.deleting.discard(one.wanted.tenant)
+            else:
+                self.deleting.add(one.wanted.tenant)
             if changed:
                 names.add(one.wanted.tenant)
         if names:

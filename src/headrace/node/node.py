@@ -173,7 +173,7 @@ class Node:
 
     def _close_directory(self) -> None:
         if self._tenants is not None:
-            self._tenants.directory.close()
+            self._tenants.close()
 
     def _make_doors(self) -> Doors:
         """Return the listeners to be; among other workers they count connections with those. Raises ConfigError,

@@ -22,6 +22,7 @@ from headrace.core.ports.directory import Rules
 from headrace.errors import HeadraceError
 from headrace.net.gate import Networks
 from headrace.services.acl import WRITE
+from headrace.services.clearing import Clearing
 from headrace.services.verifying import Loop
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Tenants:
             remember_s=config.access.remember_s,
             patience_s=0.8 * config.limits.connect_timeout_s,
         )
+        self._clearings: dict[str, asyncio.Future[None]] = {}  # by tenant
         reader = Reader(lambda: open_store(url, make=True, patience=patience))
         self.directory: SqlDirectory = SqlDirectory(reader, settings, self.names, loop, _tell)
 
@@ -113,6 +115,7 @@ class Tenants:
             doors.judge_again()
 
         self.directory.changed, self.directory.banned = changed, banned
+        self.directory.polled = self._clear_deleted
 
     async def learn(self, fold: Fold) -> None:
         """Know the tenants of a shard that is brought back, and the users whose wills may be due in it: what each may do
@@ -129,6 +132,29 @@ class Tenants:
             limits = self.directory.limits(tenant)
             if limits is not None:
                 self._worker.quotas.give(tenant, limits)
+
+    def _clear_deleted(self, tenants: set[str]) -> None:
+        """Begin to remove what our shards have of tenants that were deleted."""
+        for tenant in tenants - self._clearings.keys():
+            clearing = Clearing(self._worker.opened)
+            if clearing.is_needed(tenant):
+                self._clearings[tenant] = asyncio.ensure_future(self._clear(clearing, tenant))
+
+    async def _clear(self, clearing: Clearing, tenant: str) -> None:
+        """Remove what our shards have of a tenant, unless its name is given free meanwhile."""
+        try:
+            removed = await clearing.clear(tenant, lambda: tenant in self.directory.deleting)
+            log.info("removed what there was of a deleted tenant", tenant=tenant, removed=removed)
+        except Exception as error:  # noqa: BLE001  the next poll begins anew
+            log.error("what there is of a deleted tenant was not removed", tenant=tenant, error=str(error))
+        finally:
+            del self._clearings[tenant]
+
+    def close(self) -> None:
+        """Close the directory; what is being removed is removed when the broker runs again."""
+        for task in self._clearings.values():
+            task.cancel()
+        self.directory.close()
 
     def _limit(self, tenant: str) -> None:
         """Give a tenant that is in a shard here the limits that it has by the directory."""

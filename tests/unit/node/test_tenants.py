@@ -23,6 +23,7 @@ from headrace.directory.entries import Rule
 from headrace.directory.store import Store, open_store
 from headrace.node.node import Node
 from headrace.node.tenants import Tenants, check
+from headrace.services.clearing import AT_ONCE
 
 SECONDS = 60.0
 
@@ -43,10 +44,24 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-def client(node: Node, user: str, password: str, will: aiomqtt.Will | None = None) -> aiomqtt.Client:
+def client(
+    node: Node,
+    user: str,
+    password: str,
+    will: aiomqtt.Will | None = None,
+    *,
+    clean_session: bool | None = None,
+) -> aiomqtt.Client:
     port = int(node._doors.urls[0].rpartition(":")[2])
     return aiomqtt.Client(
-        "127.0.0.1", port, username=user, password=password, identifier=user, will=will, timeout=SECONDS
+        "127.0.0.1",
+        port,
+        username=user,
+        password=password,
+        identifier=user,
+        will=will,
+        clean_session=clean_session,
+        timeout=SECONDS,
     )
 
 
@@ -122,6 +137,42 @@ def test_the_default_tenant_has_users_and_quotas_like_any_other(tmp_path: Path) 
                 pass
 
     asyncio.run(serving(config(tmp_path), use))
+
+
+def test_what_a_deleted_tenant_had_is_removed_for_good(tmp_path: Path) -> None:
+    settings = config(tmp_path)
+
+    async def use(node: Node, store: Store) -> None:
+        store.tenants.create(ME, "blue")
+        store.users.create(ME, "blue", "gw", b"secret")
+        for tenant in ("acme", "blue"):
+            store.rules.add(ME, Rule(tenant, 0, "allow", ("publish", "subscribe", "retain"), "#"))
+            will = aiomqtt.Will("gone", "x", 1, True)
+            async with client(node, f"{tenant}/gw", "secret", will, clean_session=False) as one:
+                await one.subscribe("t/#", 1)
+                for number in range(2 * AT_ONCE + 1):
+                    await one.publish(f"kept/{number}", "x", 1, retain=True)
+        (broker,) = node.worker.brokers
+        acme, blue = broker.fold.tenants["acme"], broker.fold.tenants["blue"]
+        assert (len(acme.sessions), len(acme.retained)) == (1, 2 * AT_ONCE + 1)
+        store.tenants.delete(ME, "acme")
+        await until(lambda: not acme.sessions and not len(acme.retained))
+        assert (len(blue.sessions), len(blue.retained)) == (1, 2 * AT_ONCE + 1)
+        await until(lambda: node._tenants is not None and not node._tenants._clearings)
+
+    async def again() -> None:
+        node = Node(settings, owns_process=False)
+        running = asyncio.create_task(node.run())
+        await node.ready.wait()
+        (broker,) = node.worker.brokers
+        found = {name: (len(of.sessions), len(of.retained)) for name, of in broker.fold.tenants.items()}
+        node.stop()
+        assert await running == 0
+        assert found.get("acme", (0, 0)) == (0, 0)
+        assert found["blue"] == (1, 2 * AT_ONCE + 1)
+
+    asyncio.run(serving(settings, use))
+    asyncio.run(again())
 
 
 def test_who_is_disabled_is_put_out(tmp_path: Path) -> None:
