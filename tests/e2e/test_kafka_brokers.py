@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -118,14 +120,54 @@ def test_two_shards_are_served_by_one_node(kafka: KafkaServer, nodes: Nodes) -> 
     assert drained(broker, 20) == list(range(20))
 
 
-def test_of_two_nodes_the_second_has_the_shard_and_the_first_ends(cluster: str, nodes: Nodes) -> None:
+@pytest.fixture
+def pair(cluster: str, nodes: Nodes) -> tuple[BrokerProcess, BrokerProcess]:
+    """A node that serves, with ten messages for a session that is away, and one that stands by."""
     first, second = nodes(cluster, "n0"), nodes(cluster, "n1")
     first.start(WITHIN_S)
     filled(first, 10)
-    second.start(WITHIN_S)
-    assert first.wait(WITHIN_S) == 1
-    wait_until(lambda: "n1/0 owns it" in first.stderr, "it names who owns the shard")
+    second.spawn()
+    second.wait_for_line("standing by", WITHIN_S)
+    return first, second
+
+
+def test_a_node_that_stands_by_serves_once_the_other_one_is_killed(
+    pair: tuple[BrokerProcess, BrokerProcess],
+) -> None:
+    first, second = pair
+    published(first, 10, 5)
+    assert "recovered" not in second.stderr
+    first.kill()
+    second.wait_for_line(second.ready_line, WITHIN_S)
+    assert drained(second, 15) == list(range(15))
+
+
+def test_a_node_that_stands_by_serves_at_once_when_the_other_one_is_stopped(
+    pair: tuple[BrokerProcess, BrokerProcess],
+) -> None:
+    first, second = pair
+    first.stop()
+    second.wait_for_line(second.ready_line, WITHIN_S)
+    seen = len(first.lines)
+    first.spawn()
+    first.wait_for_line("standing by", WITHIN_S, after=seen)
+    published(second, 10, 5)
+    second.stop()
+    first.wait_for_line(first.ready_line, WITHIN_S, after=seen)
+    assert drained(first, 15) == list(range(15))
+
+
+def test_a_node_that_stands_still_is_replaced_and_ends_when_it_goes_on(
+    pair: tuple[BrokerProcess, BrokerProcess],
+) -> None:
+    first, second = pair
+    os.kill(first.pid, signal.SIGSTOP)
+    second.wait_for_line(second.ready_line, WITHIN_S)
     assert drained(second, 10) == list(range(10))
+    os.kill(first.pid, signal.SIGCONT)
+    assert first.wait(WITHIN_S) == 1
+    published(second, 10, 5)
+    assert drained(second, 5) == list(range(10, 15))
 
 
 def test_kafka_that_is_killed_keeps_publishers_waiting_and_loses_nothing(

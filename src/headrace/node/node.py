@@ -7,6 +7,7 @@ it, close the sessions that a crash left open, listen. Stop: say goodbye, wait f
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import ssl
@@ -40,6 +41,8 @@ from headrace.journal.watermark import NAME as WATERMARK
 from headrace.naming import keys_named
 from headrace.net.address import parse as parse_listener
 from headrace.net.tls import is_hang_up, server_context
+from headrace.node.candidacy import POLL_S as CANDIDATE_POLL_S
+from headrace.node.candidacy import Candidacy
 from headrace.node.endpoints import Parts, site
 from headrace.node.holdings import Holdings
 from headrace.node.reloading import Reloading
@@ -92,6 +95,7 @@ if TYPE_CHECKING:
 
 TIMER_INTERVAL_S = 0.1
 STREAMS_WITHIN_S = 5.0  # for so long a worker waits for the others before clients come
+STANDS_BY_S = 30.0  # within somebody else's program, whose loop waits
 BEHIND_INTERVAL_S = 0.001  # more is due than one pass of the loop should do
 SWITCH_INTERVAL_S = 0.0005
 PROMISE_OF_KAFKA = (
@@ -144,6 +148,7 @@ class Node:
         end = self._stopping.set
         self._holdings = Holdings(self.place.index, self.owners, self.worker, self._storage_of, end, log)
         self.shards = self._holdings.shards
+        self._stand_by()
         with keys_named(config, "data_dir"):
             self._own_shards()
         self._bridges = Bridges(self.worker, self._name(), log.info, log.warning)
@@ -267,7 +272,35 @@ class Node:
         intervals = SnapshotIntervals(journal.snapshot_interval_bytes, journal.snapshot_interval_s)
         self._cluster = Cluster.open(self.config.cluster, self.config.node, intervals, self.watchdog)
         for line in self._cluster.warnings:
-            log.warning("cluster", detail=line)
+            self._on_cluster(line)
+
+    def _stand_by(self) -> None:
+        """Wait, in a cluster, until this node is to own its shards: everything that it has of its own was looked at by
+        then. Raises KafkaUnusable, ConfigError."""
+        self._candidacy: Candidacy | None = None
+        if self._cluster is None:
+            return
+        try:
+            self._cluster.check(self.layout.directories())
+            candidate = self._cluster.candidate(self._on_cluster)
+            self._candidacy = Candidacy(candidate, self._notifier, self._end_from_anywhere, log)
+            self._candidacy.stand_by(math.inf if self._owns_process else STANDS_BY_S)
+        except BaseException:
+            self._leave_cluster()
+            if self._claim is not None:
+                self._claim.close()
+            raise
+
+    def _on_cluster(self, line: str) -> None:
+        log.warning("cluster", detail=line)
+
+    def _end_from_anywhere(self) -> None:
+        """Come to the end in good order; may be called on any thread."""
+        self._loop.call_soon_threadsafe(self._stopping.set)
+
+    def _leave_cluster(self) -> None:
+        if self._candidacy is not None:
+            self._candidacy.leave()
 
     def _shards_of(self, cluster: Cluster) -> int:
         """Return how many shards there are. Raises InvalidKey if the configuration says another number."""
@@ -336,6 +369,7 @@ class Node:
     def _give_up_data(self) -> None:
         self._holdings.close()
         self.stores.close()
+        self._leave_cluster()
         if self._claim is not None:
             self._claim.close()
 
@@ -406,6 +440,9 @@ class Node:
         self._not_ready = ""
         self._announce()
         self._holdings.serve(self._doors, self._bridges)
+        if self._candidacy is not None:
+            self._candidacy.hold()
+            self._repeat("cluster", self._candidacy.poll, CANDIDATE_POLL_S)
         await self._stopping.wait()
         return await self._stop()
 
@@ -636,7 +673,8 @@ class Node:
         self._give_up_data()
         self._end_rounds()
         log.info("stopped", clean=not self.failed)
-        return 1 if self.failed else 0
+        is_over = self._candidacy is not None and self._candidacy.is_over
+        return 1 if self.failed or is_over else 0
 
     def _abandon(self) -> None:
         """Give up ports, files and the lock: the start has failed, or the program has cancelled the task."""

@@ -75,8 +75,12 @@ class _Shard:
 class Claims:
     """The shards of one cluster, as one worker sees them."""
 
-    def __init__(self, shards: int, draw: Callable[[], float], now: float) -> None:
-        """Begin without a group. `draw` gives a number from 0 up to 1, another one at each call."""
+    def __init__(
+        self, shards: int, draw: Callable[[], float], now: float, stands_s: float = STANDS_S
+    ) -> None:
+        """Begin without a group. `draw` gives a number from 0 up to 1, another one at each call; an assignment counts
+        against an owner once it has stood for `stands_s`."""
+        self._stands_s = stands_s
         self._shards = [_Shard() for _ in range(shards)]
         self._draw = draw
         self._named: frozenset[int] | None = None  # None: the group says nothing
@@ -138,7 +142,7 @@ class Claims:
         if self._named is None:
             self._wait_for_a_name(now)
             return
-        stands = now - self._assigned_at >= STANDS_S
+        stands = now - self._assigned_at >= self._stands_s
         for number, one in enumerate(self._shards):
             if number in self._named:
                 if one.stage is Stage.AWAY and now >= one.retry_at:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from headrace.errors import ConfigError, HeadraceError
 from headrace.journal.reader import DIRECTORY as JOURNAL
 from headrace.services.watchdog import Watchdog
+from headrace.storage.kafka.candidate import Candidate
 from headrace.storage.kafka.cluster_state import ClusterState
 from headrace.storage.kafka.cluster_url import ClusterUrl
 from headrace.storage.kafka.mailbox import Hearer
 from headrace.storage.kafka.partition_client import PartitionClient
-from headrace.storage.kafka.storage import KafkaSettings, KafkaStorage, ShardElsewhere, SnapshotIntervals
+from headrace.storage.kafka.storage import KafkaSettings, KafkaStorage, SnapshotIntervals
 from headrace.storage.kafka.topics import Topics
+
+QUIET_S: Final = 1.0  # from an owner that appends nothing for so long a shard is taken
 
 
 class UnsafeTopics(HeadraceError):
@@ -27,6 +31,15 @@ class ForeignData(ConfigError):
 
     def __init__(self, message: str) -> None:
         super().__init__(f"data_dir: {message}")
+
+
+def check_directory(directory: Path) -> None:
+    """Look whether a shard may have its cache in a directory. Raises ForeignData."""
+    if (directory / JOURNAL).exists():
+        raise ForeignData(
+            f"{directory} holds a journal of its own, and a node of a cluster has a cache there: give it another "
+            "directory"
+        )
 
 
 class Cluster:
@@ -47,7 +60,7 @@ class Cluster:
         self._url = url
         self._node = node or socket.gethostname()
         self._topic_id = state.topic_id
-        self._opened: dict[int, KafkaStorage] = {}
+        self._candidate: Candidate | None = None
         self.shards = len(state.shards)
         self.warnings = state.problems
 
@@ -61,19 +74,23 @@ class Cluster:
             raise UnsafeTopics(f"{'; '.join(state.unsafe)}: put that back, then start again")
         return cls(url, node, state, intervals, watchdog)
 
+    @staticmethod
+    def check(directories: Iterable[Path]) -> None:
+        """Look whether shards may have their caches in directories. Raises ForeignData."""
+        for directory in directories:
+            check_directory(directory)
+
+    def candidate(self, report: Callable[[str], None]) -> Candidate:
+        """Join the group of the cluster's nodes, one of which owns its shards. `report` hears lines for the log. Raises
+        KafkaUnusable."""
+        self._candidate = Candidate(self._url, f"{self._node}/0", report)
+        return self._candidate
+
     def storage(self, shard: int, directory: Path, report: Callable[[str], None]) -> KafkaStorage:
-        """Open the storage of a shard, with its cache in `directory`. `report` hears lines for the log. A shard that
-        another node has taken is not taken back. Raises ForeignData, JournalError, OSError."""
-        earlier = self._opened.get(shard)
-        if earlier is not None and earlier.is_elsewhere:  # two nodes would take it from each other by turns
-            raise ShardElsewhere(
-                f"partition {shard}: another node has owned it since: end that one, then start this one again"
-            )
-        if (directory / JOURNAL).exists():
-            raise ForeignData(
-                f"{directory} holds a journal of its own, and a node of a cluster has a cache there: give it another "
-                "directory"
-            )
+        """Open the storage of a shard, with its cache in `directory`. `report` hears lines for the log. Raises
+        ForeignData, JournalError, OSError."""
+        assert self._candidate is not None, "it has stood by"
+        check_directory(directory)
 
         def connect(topic: str, hearer: Hearer) -> PartitionClient:
             return PartitionClient(self._url.bootstrap, topic, shard, hearer)
@@ -86,6 +103,7 @@ class Cluster:
             partial(connect, self._url.snapshots),
             self._intervals,
             self._watchdog,
+            self._candidate.ask,
+            QUIET_S,
         )
-        storage = self._opened[shard] = KafkaStorage(settings, directory, report)
-        return storage
+        return KafkaStorage(settings, directory, report)

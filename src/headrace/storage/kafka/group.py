@@ -26,7 +26,8 @@ Tell = Callable[[], None]
 
 
 class Group:
-    """One member. It is made, polled every 0.1 s or so, and closed."""
+    """One member. It is made, polled every 0.1 s or so, and closed. `trouble` is why Kafka does not let it be one now; ""
+    where nothing is known to be wrong."""
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Group:
         self._topic = topic
         self._claims = claims
         self._clock = clock
+        self.trouble = ""
         self._named: set[int] = set()
         self._is_told = True  # the claims know the names
         self._asked: deque[tuple[int, Tell]] = deque()
@@ -75,7 +77,10 @@ class Group:
 
     def poll(self) -> None:
         """Hear what the group says, and ask it what was asked here."""
-        self._consumer.poll(0)
+        message = self._consumer.poll(0)
+        error = None if message is None else message.error()
+        if error is not None:
+            self.trouble = error.str()
         if not self._is_told:
             self._is_told = True
             self._claims.on_assigned(self._named, self._clock())
@@ -122,6 +127,7 @@ class Group:
     # What the group says; all of it within `poll`
 
     def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self.trouble = ""
         consumer.incremental_assign(places)
         if places:
             consumer.pause(places)  # there is nothing to read

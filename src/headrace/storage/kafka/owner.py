@@ -60,11 +60,13 @@ from headrace.storage.kafka.log_fold import (
     Taken,
     TakenPart,
     Verdict,
+    Void,
 )
 
 REPORTED_WITHIN_S: Final = 5.0
 FRESH_S: Final = 1.0  # the advice of the group, and what was read, when OWNED is appended
 READ_AGAIN_S: Final = 0.1
+ALIVE_S: Final = 8.0  # from an owner that has appended since nobody takes the shard
 READ_ANEW_S: Final = 10.0  # a reading that gives nothing, and has not come to its end
 IDLE_LOOK_S: Final = 5.0
 RECORD_BYTES_LEAST: Final = 64 << 10
@@ -93,10 +95,12 @@ class Owner:
         record_bytes_max: int,
         record_bytes_least: int = RECORD_BYTES_LEAST,
         numbered_from: int = 0,
+        quiet_s: float = 0.0,
     ) -> None:
         """Begin where `fold` is. `draw` gives 16 random bytes, other ones at each call; `record_bytes_max` is how large
         the value of a record may be, and `record_bytes_least` how small the parts are made where Kafka refuses it.
-        Numbers of readings and tokens of appends are above `numbered_from`."""
+        Numbers of readings and tokens of appends are above `numbered_from`. `quiet_s`: from an owner that appends nothing
+        for so long the shard is taken, from another one once it has appended nothing for `ALIVE_S`; 0: at once."""
         self.fold = fold
         self.stage = Stage.IDLE
         self.epoch = NO_OWNER
@@ -123,6 +127,9 @@ class Owner:
         self._bits = b""
         self._claimed_after: Epoch | None = None
         self._is_away = False
+        self._quiet_s = quiet_s
+        self._quiet_from = math.inf  # when it had first read to the end
+        self._alive_at = -math.inf  # another owner has appended then
         self._pause_s = READ_AGAIN_S  # before it tries again; longer each time until something is confirmed
 
     def take_actions(self) -> list[Action]:
@@ -200,6 +207,7 @@ class Owner:
             return
         self._last_seen = True
         self._heard_at = now
+        self._note_life(verdict, now)
         self._judge(verdict, now)
 
     def on_end(self, reading: int, end: int, now: float) -> None:
@@ -217,6 +225,7 @@ class Owner:
             self._read_again_at = now + READ_AGAIN_S
         elif self.stage is Stage.READING:
             self._read_at = now
+            self._quiet_from = min(self._quiet_from, now)
             self._claim(now)
         elif self.stage is Stage.LOOKING and not self._under_way:
             self._own_on(now)
@@ -256,6 +265,11 @@ class Owner:
 
     def _is_last(self, value: bytes) -> bool:
         return self.fold.is_last(value)
+
+    def _note_life(self, verdict: Verdict, now: float) -> None:
+        """Note that the owner was at work after the partition had been read to its end, if a record says so."""
+        if self._quiet_from <= now and not isinstance(verdict, Void):
+            self._alive_at = now
 
     def _judge(self, verdict: Verdict, now: float) -> None:
         if isinstance(verdict, NewOwner):
@@ -304,6 +318,9 @@ class Owner:
         if self.fold.is_foreign and self.fold.owner == NO_OWNER:
             self._lose("it holds the journal of another topic, of which it is a copy, maybe")
             return
+        if self._is_another_alive(now):
+            self._read_again_at = now + READ_AGAIN_S
+            return
         if now - self._read_at > FRESH_S:
             self._read_at = -math.inf
             self._read(now)
@@ -318,6 +335,13 @@ class Owner:
         self.stage = Stage.CLAIMING
         self._append(pack_owned(self.fold.seed, self._bits, self.fold.owner, self._worker), now)
         self._read(now)
+
+    def _is_another_alive(self, now: float) -> bool:
+        """Return whether the owner may well be at work. The group's advice is no proof that it is not: what the owner
+        appends is one that it is, and whoever took the shard would close its clients for nothing."""
+        if not self._quiet_s or self.since != NO_OWNER or self.fold.owner == NO_OWNER:
+            return False
+        return now - self._quiet_from < self._quiet_s or now - self._alive_at < ALIVE_S
 
     def _owns(self, epoch: Epoch, now: float) -> None:
         self.epoch = epoch

@@ -113,8 +113,9 @@ def _at_once(tell: Callable[[], None]) -> None:
 class KafkaSettings:
     """What a shard's storage is told: the id of the topic and its partition, which name the journal; what the worker is
     called in the partition; how clients are made that tell a hearer, of the journal's partition and of that of
-    snapshots; when a snapshot is due; who watches what is done in slices; and how the group is asked whether the
-    shard is this worker's, which calls back if it is, on any thread."""
+    snapshots; when a snapshot is due; who watches what is done in slices; how the group is asked whether the shard is
+    this worker's, which calls back if it is, on any thread; and how long the owner of before has to be quiet (`Owner`).
+    """
 
     topic_id: str
     partition: int
@@ -124,6 +125,7 @@ class KafkaSettings:
     intervals: SnapshotIntervals = SnapshotIntervals()
     watchdog: Watchdog = field(default_factory=Watchdog)
     ask: Callable[[Callable[[], None]], None] = _at_once
+    quiet_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +233,6 @@ class KafkaStorage:
         self._ended: JournalError | None = None  # why the owner's machine has
         self._stale = ""  # why the fold cannot be gone on with
         self._stale_at = -1  # where the partition was known to begin, when it was so without a cache
-        self.is_elsewhere = False  # it was ours, and others have owned it since
         self._heard_at = 0.0
         self._ways = self._ways_of_actions()
         try:
@@ -447,7 +448,12 @@ class KafkaStorage:
         to an earlier one."""
         bytes_max = RECORD_BYTES_MAX - OVERHEAD_BYTES
         return Owner(
-            fold, self._settings.worker, lambda: os.urandom(BITS), bytes_max, numbered_from=numbered_from
+            fold,
+            self._settings.worker,
+            lambda: os.urandom(BITS),
+            bytes_max,
+            numbered_from=numbered_from,
+            quiet_s=self._settings.quiet_s,
         )
 
     def start(self, events: StorageEvents, poller: Poller | None) -> int:
@@ -673,12 +679,10 @@ class KafkaStorage:
 
     def _do_replaced(self, action: Action) -> None:
         assert isinstance(action, Replaced)
-        self.is_elsewhere = self._is_owned
         self._fail(ShardElsewhere(f"{self._name}: {action.worker or 'another worker'} owns it"))
 
     def _do_stale(self, action: Action) -> None:
         assert isinstance(action, Stale)
-        self.is_elsewhere = self._is_owned
         if self._is_owned:
             self._fail(ShardElsewhere(f"{self._name}: {action.reason}: others have owned it"))
         self._stale = action.reason

@@ -48,13 +48,18 @@ class Run:
     """A worker's run over a log. What it wants done is in `actions`, with the time in `now`."""
 
     def __init__(
-        self, log: Log, name: str = "a", fold: LogFold | None = None, record_bytes_max: int = 1000
+        self,
+        log: Log,
+        name: str = "a",
+        fold: LogFold | None = None,
+        record_bytes_max: int = 1000,
+        quiet_s: float = 0.0,
     ) -> None:
         self.log = log
         self.now = 0.0
         self.drawn = 0
         self.name = name
-        self.owner = Owner(fold or LogFold(UUID), name, self.draw, record_bytes_max, 120)
+        self.owner = Owner(fold or LogFold(UUID), name, self.draw, record_bytes_max, 120, 0, quiet_s)
         self.reading = Read(0, 0)
         self.appends: list[Append] = []
 
@@ -153,6 +158,64 @@ def test_advice_and_what_was_read_must_be_fresh() -> None:
     run.now = 62.0
     assert run.read() == [Ask()]
     run.owner.on_advice(run.now)
+    assert run.owner.stage is Stage.CLAIMING
+
+
+def claims_at(run: Run, after_s: float) -> bool:
+    """Whether it claims, after so many seconds in which the group has named it all the time."""
+    run.wait(after_s)
+    run.read()
+    run.owner.on_advice(run.now)
+    run.actions()
+    return run.owner.stage is Stage.CLAIMING
+
+
+def test_a_shard_without_an_owner_is_taken_at_once() -> None:
+    run = Run(Log(), quiet_s=1.0)
+    run.owner.own(0.0)
+    run.actions()
+    assert claims_at(run, 0.0)
+
+
+def test_an_owner_that_is_quiet_is_replaced() -> None:
+    log = Log()
+    first = Run(log)
+    first.own()
+    first.commit(batch(0))
+    run = Run(log, "b", quiet_s=1.0)
+    run.owner.own(0.0)
+    run.actions()
+    assert not claims_at(run, 0.0)
+    assert not claims_at(run, 0.9)
+    assert claims_at(run, 0.2)
+
+
+def test_an_owner_that_appends_is_not_replaced_for_eight_seconds_whatever_the_group_says() -> None:
+    log = Log()
+    first = Run(log)
+    first.own()
+    run = Run(log, "b", quiet_s=1.0)
+    run.owner.own(0.0)
+    run.actions()
+    assert not claims_at(run, 0.5)
+    first.commit(batch(0))
+    assert not claims_at(run, 0.4)
+    log.add(b"what anybody may write is no sign of an owner")
+    assert not claims_at(run, 7.9)
+    assert claims_at(run, 0.2)
+
+
+def test_in_place_nobody_waits() -> None:
+    run = Run(Log(), quiet_s=1.0)
+    run.owner.own(0.0)
+    run.actions()
+    assert claims_at(run, 0.0)
+    run.land()
+    run.read()
+    run.append(batch(0))
+    run.wait(5.0)
+    run.wait(0.2)
+    run.read()
     assert run.owner.stage is Stage.CLAIMING
 
 
