@@ -231,3 +231,14 @@ def test_a_topic_by_which_messages_would_be_lost_is_not_served(
     broker.spawn()
     assert broker.wait(WITHIN_S) == 1
     wait_until(lambda: "retention.ms is 3600000, and must be -1" in broker.stderr, "it is said")
+
+
+def test_a_setting_that_somebody_changes_while_a_node_runs_is_named(kafka: KafkaServer, cluster: str) -> None:
+    from headrace.services.watchdog import Watchdog
+    from headrace.storage.kafka.cluster import Cluster
+    from headrace.storage.kafka.storage import SnapshotIntervals
+
+    joined = Cluster.open(cluster, "n0", SnapshotIntervals(), Watchdog())
+    kafka.set_on_topic(f"{cluster.rpartition('/')[2]}.snapshots", "retention.bytes", "1000000")
+    wanted = f"{cluster.rpartition('/')[2]}.snapshots: retention.bytes is 1000000, and must be -1"
+    wait_until(lambda: joined.look() == [wanted], "it is named", WITHIN_S)

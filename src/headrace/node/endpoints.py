@@ -139,8 +139,15 @@ class Parts:
     configured: Configured | None = None
 
 
-def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[[], str]) -> Starlette:
-    """Return the application of an admin address. `tokens`: the file with the bearer tokens, None: nobody has one."""
+def site(
+    parts: Parts,
+    tokens: Path | None,
+    limits: Limits,
+    not_ready: Callable[[], str],
+    degraded: Callable[[], str] = str,
+) -> Starlette:
+    """Return the application of an admin address. `tokens`: the file with the bearer tokens, None: nobody has one.
+    `not_ready` says why no client is served, `degraded` what does not work though they are; "": nothing is wrong."""
     worker, lost, process = parts.worker, parts.lost, ProcessFigures()
     shards = OfShards(lambda: [one for one in parts.shards if one.number not in lost])
     brokers = OfShards(lambda: [broker for broker in worker.brokers if broker.shard not in lost])
@@ -176,7 +183,7 @@ def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[
         *served(Tokens(tokens, parts.granted), answers),
         *description(resources),
     ]
-    return application(not_ready, collectors, routes, (refresh,), lambda: parts.stores.trouble)
+    return application(not_ready, collectors, routes, (refresh,), degraded)
 
 
 class _Lists:

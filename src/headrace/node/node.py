@@ -45,6 +45,8 @@ from headrace.node.candidacy import POLL_S as CANDIDATE_POLL_S
 from headrace.node.candidacy import Candidacy
 from headrace.node.endpoints import Parts, site
 from headrace.node.holdings import Holdings
+from headrace.node.lookout import INTERVAL_S as LOOKOUT_S
+from headrace.node.lookout import Lookout
 from headrace.node.reloading import Reloading
 from headrace.node.shard import Surroundings, settle
 from headrace.node.stores import OpenStores
@@ -261,6 +263,7 @@ class Node:
     def _join_cluster(self) -> None:
         """Ask Kafka for the cluster that this node is to be one of, if any. Raises HeadraceError."""
         self._cluster: Cluster | None = None
+        self._lookout: Lookout | None = None
         if not self.config.cluster:
             return
         try:
@@ -273,6 +276,7 @@ class Node:
         self._cluster = Cluster.open(self.config.cluster, self.config.node, intervals, self.watchdog)
         for line in self._cluster.warnings:
             self._on_cluster(line)
+        self._lookout = Lookout(self._cluster.look, self._cluster.warnings, log)
 
     def _stand_by(self) -> None:
         """Wait, in a cluster, until this node is to own its shards: everything that it has of its own was looked at by
@@ -380,6 +384,12 @@ class Node:
         return found or ("" if self.peers is None else self.peers.trouble)
 
     @property
+    def degraded(self) -> str:
+        """Return what is not as it must be though clients are served, "" when everything is."""
+        cluster = "" if self._lookout is None else self._lookout.trouble
+        return "; ".join(filter(None, (self.stores.trouble, cluster)))
+
+    @property
     def failed(self) -> bool:
         """Return whether a journal takes nothing more."""
         return self._holdings.failed
@@ -440,11 +450,17 @@ class Node:
         self._not_ready = ""
         self._announce()
         self._holdings.serve(self._doors, self._bridges)
+        self._stay_in_cluster()
+        await self._stopping.wait()
+        return await self._stop()
+
+    def _stay_in_cluster(self) -> None:
+        """Hear from now on what the group of the cluster's nodes says, and what its topics are like, in a cluster."""
         if self._candidacy is not None:
             self._candidacy.hold()
             self._repeat("cluster", self._candidacy.poll, CANDIDATE_POLL_S)
-        await self._stopping.wait()
-        return await self._stop()
+        if self._lookout is not None:
+            self._repeat("cluster", self._lookout.turn, LOOKOUT_S)
 
     async def _open_bridges(self) -> None:
         """Make the sessions of bridges, once the shards have begun: a new one asks all of them for what is retained."""
@@ -548,7 +564,7 @@ class Node:
             None if self._tenants is None else self._tenants.directory,
             configured=self._reloading,
         )
-        return site(parts, tokens, limits, lambda: self.trouble)
+        return site(parts, tokens, limits, lambda: self.trouble, lambda: self.degraded)
 
     def _admin_context(self) -> ssl.SSLContext | None:
         """Return the TLS context of the admin address, if it has one. Raises UnusableCertificate."""

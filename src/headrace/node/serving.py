@@ -114,7 +114,7 @@ def work(config: Config, sources: Reread, place: Place, control: int, bound: Seq
         line = Control(end)
         node = Node(config, reread=sources, membership=Membership(place, sockets, line))
         line.trouble = lambda: node.trouble
-        line.degraded = lambda: node.stores.trouble
+        line.degraded = lambda: node.degraded
         line.lost = node.stop
         if line.is_lost:
             node.stop()

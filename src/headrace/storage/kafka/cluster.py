@@ -80,6 +80,14 @@ class Cluster:
         for directory in directories:
             check_directory(directory)
 
+    def look(self) -> list[str]:
+        """Ask Kafka what the topics are like now; return a line for everything that is not as it must be. May be called
+        on any thread, and waits. Raises KafkaUnusable."""
+        state = Topics(self._url).state()
+        is_another = state.topic_id != self._topic_id
+        made_again = [f"{self._url.journal}: it was deleted and made again"] if is_another else []
+        return made_again + state.problems
+
     def candidate(self, report: Callable[[str], None]) -> Candidate:
         """Join the group of the cluster's nodes, one of which owns its shards. `report` hears lines for the log. Raises
         KafkaUnusable."""
