@@ -113,8 +113,9 @@ class OpenStores:
 
     @property
     def trouble(self) -> str:
-        """Return which stores cannot be used now, and why; "" where all can. The journal keeps what waits meanwhile."""
-        whys = [(one.name, one.store.why_not()) for one in self._stores.values()]
+        """Return which stores cannot be used now, or are not believed, and why; "" where all is well. The journal keeps
+        what waits meanwhile."""
+        whys = [(one.name, one.store.why_not() or one.store.doubt()) for one in self._stores.values()]
         return "; ".join(f"{name}: {why}" for name, why in whys if why)
 
     def figures(self) -> list[StoreFigures]:

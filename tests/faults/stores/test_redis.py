@@ -68,6 +68,11 @@ class Use:
             assert time.monotonic() < deadline, self.store.why_not()
             await asyncio.sleep(0.005)
 
+    def stop(self, server: RedisServer) -> None:
+        """Have a server stand still, and the store notice it at once."""
+        server.signal(signal.SIGSTOP)
+        self.store._nodes["127.0.0.1", server.port].reopen()
+
     async def up(self) -> None:
         await self.until(self.store.room)
 
@@ -256,6 +261,44 @@ def test_a_replica_that_takes_over_has_what_was_waited_for(servers: RedisServers
     use(look, server, replica)
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_a_primary_that_was_replaced_lacks_is_not_gone_when_it_comes_back(
+    servers: RedisServers, restarted: bool
+) -> None:
+    """It is a primary until somebody tells it otherwise, and its successor is away: nothing that only that one has is
+    taken for lost, and nothing that is put there is let go of by the journal."""
+    server = servers.single("--appendfsync", "always")
+    replica = servers.replica_of(server)
+
+    async def look(used: Use) -> None:
+        await used.until(lambda: used.store.up() == 1)
+        assert await used.put(name(), 1, b"1", begins=True) == DONE
+        await used.until(lambda: replica.ask("XLEN", RedisNames("p").stream(name())) == 1)
+        await used.until(lambda: not used.store.doubt())
+        server.kill() if restarted else used.stop(server)
+        replica.ask("REPLICAOF", "NO", "ONE")
+        await used.up()
+        assert await used.put(name(), 2, b"2", b"3") == DONE
+        server.start() if restarted else server.signal(signal.SIGCONT)
+        await used.until(lambda: used.store.up() == 2)
+        assert await used.user.read(name(), 1, 3) == {1: b"1", 2: b"2", 3: b"3"}, (
+            "of two the successor is asked"
+        )
+        used.stop(replica)
+        await used.until(lambda: used.store.up() == 1)
+        assert await used.user.outcome_of_read(name(), 2, 2) == REFUSED
+        assert await used.user.read(name(), 1, 1) == {1: b"1"}
+        _, primary = await used.user.put(name("d"), 1, b"1", begins=True)
+        assert primary is not None
+        assert await used.user.sight(primary) == UNSETTLED
+        assert "the journal keeps everything" in used.store.doubt()
+        replica.signal(signal.SIGCONT)
+        await used.until(lambda: used.store.up() == 2)
+        assert await used.user.read(name(), 1, 3) == {1: b"1", 2: b"2", 3: b"3"}
+
+    use(look, server, replica)
+
+
 def test_a_copy_that_stands_still_costs_a_tenth_of_a_second_and_is_counted(servers: RedisServers) -> None:
     server = servers.single()
     replica = servers.replica_of(server)
@@ -287,6 +330,7 @@ def test_what_no_replica_has_is_not_vouched_for_unless_none_is_wanted(servers: R
             await used.user.put(name(), 2, b"2")
             assert await used.user.sight(primary) == UNSETTLED
             assert used.store.counters.unsettled == {"no replica": 1}
+            assert used.store.doubt() == "the journal keeps everything: no replica"
         finally:
             replica.signal(signal.SIGCONT)
         deadline = time.monotonic() + DEADLINE_S
@@ -313,12 +357,14 @@ def test_a_server_that_keeps_nothing_on_disk_is_not_vouched_for(servers: RedisSe
 
     async def look(used: Use) -> None:
         await used.up()
+        assert used.store.doubt() == "the journal keeps everything: no append-only file", "before anything is put"
         _, primary = await used.user.put(name(), 1, b"1", begins=True)
         assert primary is not None
         assert await used.user.sight(primary) == UNSETTLED
         assert used.store.counters.unsettled == {"no append-only file": 1}
         server.ask("CONFIG", "SET", "appendonly", "yes")
         assert await used.user.sight(primary) == SAME
+        assert used.store.doubt() == ""
 
     use(look, server)
 

@@ -321,6 +321,7 @@ class StoredQueues(QueueReader, Stores):
 
     def _note_floors(self) -> None:
         """Tell the policy of what is finished, once that is durable. Queues whose clients are away move no further."""
+        now_ms: i64 = self._worker.clock.mono_ms
         left: i64 = min(LOOKS_AT_ONCE, len(self._moving))
         while left > 0:
             left -= 1
@@ -338,7 +339,7 @@ class StoredQueues(QueueReader, Stores):
             elif queue.backlog.count or known.queue.floor < floor or not self._release(known):
                 self._moving[known] = None
                 if known.failed and known.storing.takes():
-                    known.retry()
+                    known.retry(now_ms)
 
     def _release(self, known: StoredSession) -> bool:
         """Forget a queue of which the store has nothing any more, and whose client has got everything. Returns False if

@@ -34,6 +34,8 @@ RECORD_SLACK: Final = (
 READ_AHEAD: Final = 128  # entries that are asked for in one read
 READ_IN_FLIGHT: Final = 16  # of those that are sent again, whose sizes are not known
 READ_BYTES: Final = 1 << 20  # of messages that are asked for in one read
+RETRY_MS: Final = 100  # behind a read that could not be done, until it is tried again
+RETRY_MAX_MS: Final = 5_000
 
 
 NOBODY: Final = Waiting()  # whose queue it is that has ended: it is asked nothing
@@ -91,6 +93,8 @@ class StoredSession(Waiting):
         self.reader: QueueReader = journal
         self._long: i64 = long
         self.failed = False  # what was asked for could not be read
+        self._delay_ms: i64 = 0  # until it is asked for again, and when that is
+        self._again_ms: i64 = 0
         self._found: dict[int, Message | Absent] | None = None  # what was read and not fetched yet
         self._read_up_to: i64 = 0
         outbound = session.outbound()
@@ -239,14 +243,20 @@ class StoredSession(Waiting):
             serial += 1
         self._found = found
         self.failed = False
+        self._delay_ms = self._again_ms = 0
         self._read_up_to = serial - 1
         self._wake()
 
     def not_now(self) -> None:
         self.failed = True
 
-    def retry(self) -> None:
-        """Have what could not be read asked for again, if somebody waits for it."""
+    def retry(self, now_ms: i64) -> None:
+        """Have what could not be read asked for again, if somebody waits for it: later each time that the store answers
+        that it cannot tell."""
+        if now_ms < self._again_ms:
+            return
+        self._delay_ms = min(max(2 * self._delay_ms, RETRY_MS), RETRY_MAX_MS)
+        self._again_ms = now_ms + self._delay_ms
         self.failed = False
         self._wake()
 
@@ -264,3 +274,4 @@ class StoredSession(Waiting):
         """Forget what was read and not sent: nobody is connected."""
         self._found = None
         self.failed = False
+        self._delay_ms = self._again_ms = 0

@@ -7,12 +7,15 @@ none of what it had are another primary. A key of its own, `names.RedisNames.mar
 
 A look is believed where what was put outlasts the server: it has an append-only file; where it has had replicas one of
 them has everything (a WAIT of the look's own: a primary that was cut off from the others, and will be replaced, has
-none); and no slot of it is on its way to another one. Else the journal keeps what was put, and `unsettled` says why.
+none); no slot of it is on its way to another one; and no other of those that are named may be the primary
+(`succession`). Else the journal keeps what was put, `unsettled` counts why, and `doubt` says it. Whoever puts nothing is
+looked at every `LOOK_S` all the same, so that it is said what a server lacks before something waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -28,6 +31,7 @@ from headrace.stores.redis.replies import Server, server_of, tag_in
 
 OPEN_S: Final = 5.0  # to connect, sign in and say who it is
 AGAIN_S: Final = (0.05, 1.0)
+LOOK_S: Final = 10.0
 _INFO: Final = packed(b"INFO", b"server", b"replication", b"memory", b"persistence", b"cluster")
 _NODES: Final = packed(b"CLUSTER", b"NODES")
 
@@ -44,6 +48,8 @@ class NodeOwner(Protocol):
     def node_is_lost(self, node: RedisNode, primary: Primary) -> None: ...
 
     def unsettled(self, why: str) -> None: ...
+
+    def doubt_of(self, node: RedisNode) -> str: ...
 
     def contain(self, error: Exception) -> None: ...
 
@@ -77,6 +83,10 @@ class _Mark(Command):
         """Do nothing: the next connection marks again."""
 
 
+def _tell_nobody(outcome: int) -> None:
+    """Hear of a look that nobody waits for: what it found is noted at the server."""
+
+
 class RedisNode:
     """A server and the connections to it. `primary` is who takes puts; None while it is not used, and `why_not` says
     why."""
@@ -94,6 +104,11 @@ class RedisNode:
         self.primary: Primary | None = None
         self.is_cluster = False
         self.why_not = "it was not reached yet"
+        self.doubt = ""  # why what is put would not outlast it, as far as it is known
+        self.server: Server | None = (
+            None  # what it said of itself last, also a replica; None while it is away
+        )
+        self.since_s = -1.0  # when its use as a primary began
         self._address = address
         self._names = names
         self._meter = meter
@@ -138,13 +153,13 @@ class RedisNode:
             return UNSETTLED
         waited = replies[-1] if len(replies) > self._names_end() else 1
         self._note(server)
+        self.doubt = self._doubt(server, waited)
         if before is None or before.name != name:
             self.primary = Primary(name)
             self._mark()
             return ANOTHER
-        why = self._doubt(server, waited)
-        if why:
-            self._owner.unsettled(why)
+        if self.doubt:
+            self._owner.unsettled(self.doubt)
             return UNSETTLED
         return SAME
 
@@ -154,7 +169,9 @@ class RedisNode:
             return "moving"
         if not server.appends:
             return "no append-only file"
-        return "" if waited else "no replica"
+        if not waited:
+            return "no replica"
+        return self._owner.doubt_of(self) if self._address.copies else ""
 
     def reopen(self) -> None:
         """Leave the server, and come back: it is not what it was, or wants something else of who connects."""
@@ -218,6 +235,7 @@ class RedisNode:
     def _note(self, server: Server) -> None:
         """Note what may change while it stays the same."""
         self.why_not = ""
+        self.server = server
         if self._address.copies and server.replicas:
             self._has_copies = True
         if self._puts is not None:
@@ -233,16 +251,29 @@ class RedisNode:
             self._over = asyncio.Event()
             try:
                 await asyncio.wait_for(self._open(), OPEN_S)
-                await self._over.wait()
+                await self._stay(self._over)
                 backoff.lasted(self._loop.time() - began_s)
-            except (OSError, TimeoutError, HiredisError, UnusableServer, KeyError, ValueError) as error:
+                self.server = None
+            except UnusableServer as error:
+                self.why_not = str(error)
+            except (OSError, TimeoutError, HiredisError, KeyError, ValueError) as error:
                 self.why_not = str(error) or type(error).__name__
+                self.server = None
             except Exception as error:  # noqa: BLE001  whatever it is, the server is tried again
+                self.server = None
                 self.why_not = f"{type(error).__name__}: {error}"
                 self._owner.contain(error)
             finally:
                 self._leave()
             await asyncio.sleep(backoff.next_s())
+
+    async def _stay(self, over: asyncio.Event) -> None:
+        """Look who it is now and then, until one of the connections is over."""
+        while not over.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), LOOK_S)
+            if not over.is_set():
+                self.look(_tell_nobody)
 
     async def _open(self) -> None:
         """Open both connections and find out who answers. Raises what `_keep` notes."""
@@ -255,6 +286,7 @@ class RedisNode:
         if server.is_cluster:
             self.is_cluster = True
             server, _ = self._read(await puts.call(*self._looks()))
+        self.server = server
         self._check(server)
         if server.is_cluster and not server.slots:
             raise UnusableServer(f"{self.place[0]}:{self.place[1]} has no slots")
@@ -266,6 +298,8 @@ class RedisNode:
             raise UnusableServer(f"two connections to {self.place[0]}:{self.place[1]} reach two servers")
         self._note(server)
         self.primary = Primary(name)
+        self.since_s = self._loop.time()
+        self.doubt = self._doubt(server, server.replicas if self._has_copies else 1)
         self._owner.node_is_up(self)
 
     async def _connect(self) -> RedisConnection:
@@ -305,6 +339,8 @@ class RedisNode:
     def _leave(self) -> None:
         """Use the server no more, until it is connected again."""
         primary, self.primary = self.primary, None
+        self.since_s = -1.0
+        self.doubt = ""
         for connection in (self._puts, self._reads):
             if connection is not None:
                 connection.abort()

@@ -145,10 +145,13 @@ def entries_of(reply: list[Any]) -> tuple[list[int], list[bytes]]:
 @dataclass(frozen=True, slots=True)
 class Server:
     """What a server says of itself. `history` is who it is: another process or another line of replication is another
-    one. `appends`: it has an append-only file. `slots`: the ranges that are its own, of a cluster. `is_moving`: some of
-    them are on their way."""
+    one. `line` is the id of its line of replication, `line_before` that of the one it followed until it was promoted, ""
+    for none. `appends`: it has an append-only file. `slots`: the ranges that are its own, of a cluster. `is_moving`: some
+    of them are on their way."""
 
     history: str
+    line: str
+    line_before: str
     is_primary: bool
     is_loading: bool
     is_cluster: bool
@@ -165,6 +168,8 @@ def server_of(info: bytes, nodes: bytes | None) -> Server:
     slots, is_moving = ([], False) if nodes is None else own_slots(nodes)
     return Server(
         history=f"{fields['run_id']} {fields['master_replid']} {slots}",
+        line=fields["master_replid"],
+        line_before=fields.get("master_replid2", "").strip("0") and fields["master_replid2"],
         is_primary=fields["role"] == "master",
         is_loading=fields.get("loading", "0") != "0",
         is_cluster=fields.get("cluster_enabled", "0") == "1",

@@ -47,6 +47,7 @@ from headrace.stores.redis.replies import (
     redirection,
     slot_of,
 )
+from headrace.stores.redis.succession import Standing, Succession
 
 UNDER_WAY_MAX: Final = 8 << 20  # bytes of commands without an answer
 READ_MAX: Final = 128  # entries of one read
@@ -144,6 +145,8 @@ class RedisStore(QueueStore):
         self._nodes: dict[Place, RedisNode] = {}
         self._slots: list[RedisNode | None] | None = None  # of a cluster
         self._had_room = False
+        self._succession = Succession()
+        self._chosen: RedisNode | None = None  # of those that are no cluster: who is asked
         self._map_wanted = asyncio.Event()
         for place in address.places:
             self._node_at(place)
@@ -160,6 +163,12 @@ class RedisStore(QueueStore):
         if self.up():
             return ""
         return "; ".join(sorted({node.why_not for node in self._nodes.values()}))
+
+    def doubt(self) -> str:
+        """Return why the journal keeps all that is put, in words, "" if it need not. What can be used may be put into
+        all the same."""
+        used = [node for node in self._nodes.values() if node.primary is not None and node.doubt]
+        return "; ".join(sorted({f"the journal keeps everything: {node.doubt}" for node in used}))
 
     def up(self) -> int:
         """Return how many servers can be used, each once for every place that it is known under. Those of a cluster
@@ -231,13 +240,35 @@ class RedisStore(QueueStore):
                 node.reopen()  # what a replica has not may be there all the same
                 listener.read_back(number, REFUSED, 0, [], [])
             else:
-                listener.read_back(number, DONE, up_to, *entries_of(found[0]))
+                self._give_back(listener, number, (first, up_to), entries_of(found[0]), node)
 
         def failed(outcome: int) -> None:
             listener.read_back(number, outcome, 0, [], [])
 
         data = packed(b"XRANGE", key, b"%d-0" % first, b"%d-0" % up_to) + _ROLE
         self._send(_Request(self, key, data, 2, answered, failed, reads=True))
+
+    def _give_back(
+        self,
+        listener: StoreListener,
+        number: int,
+        asked: tuple[int, int],
+        found: tuple[list[int], list[bytes]],
+        node: RedisNode,
+    ) -> None:
+        """Answer a read of `asked`, first and last serial number. What lacks is gone if the server is to be believed;
+        else the answer ends before it, and a later one may have it."""
+        first, up_to = asked
+        serials, entries = found
+        if len(serials) <= up_to - first and self.doubt_of(node):
+            whole = 0
+            while whole < len(serials) and serials[whole] == first + whole:
+                whole += 1
+            if not whole:
+                listener.read_back(number, REFUSED, 0, [], [])
+                return
+            up_to, serials, entries = first + whole - 1, serials[:whole], entries[:whole]
+        listener.read_back(number, DONE, up_to, serials, entries)
 
     def trim(self, number: int, name: QueueName, floor: int) -> None:
         key = self._names.stream(name)
@@ -315,8 +346,7 @@ class RedisStore(QueueStore):
         if self._slots is not None:
             node = self._slots[slot_of(request.key)]
         else:
-            up = (node for node in self._nodes.values() if node.primary is not None and not node.is_cluster)
-            node = next(up, None)
+            node = self._chosen
         self._send_to(node, request)
 
     def _send_to(self, node: RedisNode | None, request: _Request) -> None:
@@ -379,6 +409,7 @@ class RedisStore(QueueStore):
 
     def node_is_up(self, node: RedisNode) -> None:
         """Note that a server can be used. One of a cluster knows the others."""
+        self._choose()
         if node.is_cluster:
             self._map_wanted.set()
         self._note_room()
@@ -392,6 +423,7 @@ class RedisStore(QueueStore):
     def node_is_lost(self, node: RedisNode, primary: Primary) -> None:
         """Note that a server cannot be used any more; another one may have its slots."""
         self.counters.connections_lost += 1
+        self._choose()
         self._map_wanted.set()
         self._note_room()
         if self.listener is not None:
@@ -400,6 +432,23 @@ class RedisStore(QueueStore):
     def unsettled(self, why: str) -> None:
         """Count a look at a server that was not enough for the journal to let go."""
         self.counters.unsettled[why] = self.counters.unsettled.get(why, 0) + 1
+
+    def _choose(self) -> None:
+        """Choose among servers that are no cluster who is asked from now on: usually there is one primary."""
+        standings = {node.place: node for node in self._nodes.values() if not node.is_cluster}
+        place = self._succession.choose(map(_standing, standings.values()))
+        self._chosen = None if place is None else standings[place]
+        if self._chosen is not None:
+            self.doubt_of(self._chosen)
+
+    def doubt_of(self, node: RedisNode) -> str:
+        """Return why a server is not to be believed when it lacks something, "" if it is: another of those that are
+        named may be the primary, and have it."""
+        named = self._address.places
+        if node.is_cluster or len(named) == 1:
+            return ""
+        others = [_standing(self._nodes[place]) for place in named if place != node.place]
+        return self._succession.doubt(_standing(node), others, self._loop.time())
 
     async def _keep_map(self) -> None:
         """Read the map of slots again when it is wanted, and every `MAP_S`, as long as the store is open."""
@@ -431,3 +480,8 @@ class RedisStore(QueueStore):
             self._nodes.pop(place).close()
         self._note_room()
         return True
+
+
+def _standing(node: RedisNode) -> Standing:
+    """Return what is known of a server."""
+    return Standing(node.place, node.server, node.since_s)
