@@ -31,6 +31,9 @@ from headrace.core.storing.storing import Storing
 
 AWAY_MS: Final = 1000  # with something waiting, before it is put
 LOOKS_AT_ONCE: Final = 500  # queues that a call of the timer looks at
+OF_START_AT_ONCE: Final = (
+    5000  # sessions of before the start that it looks at, most of which have nothing waiting
+)
 SWEEP_MS: Final = 60_000  # behind the start: streams of sessions that ended in a crash are looked for
 
 
@@ -133,6 +136,7 @@ class StoredQueues(QueueReader, Stores):
             self._names[one.digest] = one.name
         for session in list(fold.in_stores.values()):
             self._adopt(session)
+        self._of_start = list(fold.by_incarnation.values())  # those that are still to be looked at
 
     def _adopt(self, session: Session) -> None:
         """Go on with a queue of which a store has something, or had."""
@@ -271,6 +275,7 @@ class StoredQueues(QueueReader, Stores):
             known.queue.ended = True
             known.part()
         self._known, self._soon, self._moving = {}, {}, {}
+        self._of_start = []
         self._of_digest = {}
 
     # Turns
@@ -287,6 +292,7 @@ class StoredQueues(QueueReader, Stores):
     def on_timer(self) -> None:
         """Do what time has decided: put what has waited for long enough, note what is finished, look at windows."""
         now_ms: i64 = self._worker.clock.mono_ms
+        self._look_at_those_of_start(now_ms)
         self._begin_due(now_ms)
         self._note_floors()
         for _, storing in self.storings:
@@ -295,6 +301,19 @@ class StoredQueues(QueueReader, Stores):
             self._sweep_at_ms = 1 << 62
             for _, storing in self.storings:
                 storing.sweep()
+
+    def _look_at_those_of_start(self, now_ms: i64) -> None:
+        """Put what has been waiting since before the start, and since before there was a store: perhaps nothing more
+        comes that would remind of it."""
+        left: i64 = OF_START_AT_ONCE
+        while self._of_start and left > 0:
+            left -= 1
+            session = self._of_start.pop()
+            queue = session.queue
+            if queue is None or queue.backlog.count == 0 or session.ended or session in self._soon:
+                continue
+            if session.incarnation not in self._known and self._may_have_store(session):
+                self._soon[session] = now_ms + AWAY_MS
 
     def _begin_due(self, now_ms: i64) -> None:
         left: i64 = LOOKS_AT_ONCE
@@ -313,6 +332,7 @@ class StoredQueues(QueueReader, Stores):
         if queue is None or queue.backlog.count == 0:
             return
         if session.link is not None and queue.backlog.count < self._long:
+            self._soon[session] = self._worker.clock.mono_ms + AWAY_MS  # it may go before anything more comes
             return
         digest = digest_of(session, self._choosing)
         storing = self._of_digest.get(digest)
@@ -336,6 +356,8 @@ class StoredQueues(QueueReader, Stores):
                 self._commit.defer(_Consumed(self, known, floor))
             if known.session.link is None:
                 known.forget_read()
+                if known.wants_put():
+                    known.storing.begin(known.queue)
             elif queue.backlog.count or known.queue.floor < floor or not self._release(known):
                 self._moving[known] = None
                 if known.failed and known.storing.takes():

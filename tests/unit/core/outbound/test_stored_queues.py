@@ -435,6 +435,46 @@ def test_a_queue_goes_to_another_store_once_nothing_lies_in_its_own_alone() -> N
     assert harness.far.streams == {}
 
 
+def test_what_waited_before_there_was_a_store_is_put_although_nothing_more_comes() -> None:
+    harness = Stored()
+    harness.choosing = Chosen(0)
+    harness.crash()
+    harness.away("sub")
+    payloads = publish(harness, 10)
+    harness.pass_s()
+    assert harness.store.streams == {}
+    harness.choosing = Chosen(NEAR)
+    harness.crash()
+    harness.pass_s(0.6)
+    assert len(harness.store.streams) == 1
+    harness.forget()
+    assert len(harness.gone) == 10
+    assert read(harness, harness.client("sub")) == payloads
+
+
+@pytest.mark.parametrize("had_store", [False, True])
+def test_what_waits_for_a_client_that_was_there_is_put_when_it_has_gone(had_store: bool) -> None:
+    """It had less waiting than is put for one that is there, and nothing more comes."""
+    harness = Stored()
+    client = harness.client("sub", version=5, receive_maximum=2)
+    client.subscribe("t/#")
+    if had_store:
+        client.lose()
+        publish(harness, 3, 100)
+        harness.pass_s()
+        client = harness.client("sub", version=5, receive_maximum=2)
+        for packet_id, _, _, _ in client.publishes():
+            client.ack(packet_id)
+    publish(harness, 10)
+    harness.pass_s()
+    before = {name.generation: stream.last for name, stream in harness.store.streams.items()}
+    client.lose()
+    harness.pass_s()
+    after = {name.generation: stream.last for name, stream in harness.store.streams.items()}
+    assert max(after.values(), default=0) == harness.session("sub").outbound().next_serial - 1
+    assert after != before
+
+
 def test_a_store_that_is_full_leaves_the_queue_to_the_journal() -> None:
     harness = Stored()
     harness.store.bytes_max = 50
