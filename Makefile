@@ -22,6 +22,9 @@ READERS ?=
 RESULT ?=
 
 .PHONY: help setup deb wheels site test check unit spark spark-deep deep fuzz demo bench bench-spark bench-neighbours bench-frames bench-shards bench-curves soak counts torture \
+CLIENTS ?=
+
+.PHONY: help setup deb wheels site test check unit spark spark-deep fuzz demo bench bench-spark bench-neighbours bench-frames bench-shards bench-curves bench-stores soak counts torture \
 	torture-workers torture-faults torture-clock torture-spark bucket cluster hdfs readers s3 clean
 
 help:  ## print the targets
@@ -88,6 +91,9 @@ bench-shards: setup  ## CPU time a message with two, four and eight workers besi
 
 bench-curves: setup  ## what one more costs, from ten to a million of everything, and where a cliff is (QUICK=1, ROWS=topics,members)
 	@$(PY) -m benchmarks.curves $(if $(QUICK),--most 10000,$(if $(ROWS),,--record)) --only "$(ROWS)"
+
+bench-stores: setup  ## what a long backlog in Redis costs and how fast it comes back, in five minutes (CLIENTS=1000)
+	@PYTHONPATH=tests $(PY) -m benchmarks.stores $(if $(CLIENTS),--clients $(CLIENTS),--record)
 
 soak: setup  ## an hour at half load: fails when memory grows or a message is lost (DURATION=600: ten minutes)
 	@$(PY) -m benchmarks.soak --duration $(DURATION)
