@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -173,6 +174,8 @@ def test_a_redis_that_is_killed_under_load_loses_nothing_acknowledged(
     assert figure(broker, "store_forgotten_total") == 0
     if disk == "no":
         assert figure(broker, "store_let_go_total") == 0
+        assert "degraded: " in broker.get("/readyz").body
+        assert "the journal keeps everything: no append-only file" in broker.get("/readyz").body
 
 
 def test_broker_and_redis_are_killed_in_turns_while_a_client_comes_and_goes(
@@ -402,3 +405,33 @@ def test_what_is_no_store_is_refused_with_its_key(key: str, value: str) -> None:
     ran = headrace("config", "show", "--set", f"{key}={value}")
     assert ran.returncode == 2
     assert key in ran.stderr
+
+
+def test_many_clients_that_wait_for_a_store_go_on_together_when_it_is_back(
+    brokers: Brokers, servers: RedisServers
+) -> None:
+    """What they wait for is in the store alone, and they came while it was away."""
+    server = servers.single()
+    broker = brokers(stored_in(server)).start()
+    names = [f"away{number}" for number in range(100)]
+    for name in names:
+        subscribe_and_leave(broker, name, "t/#")
+    deliver(broker, "t/a", 0, 20)
+    wait_until(lambda: figure(broker, "store_let_go_total") >= 20 * len(names), "let go of", 60.0)
+    shrink(broker)
+    server.kill()
+    broker.restart()  # else the newest messages are in memory
+    clients = [RawClient(broker.address, name) for name in names]
+    try:
+        for client in clients:
+            client.connect(clean=False)
+        server.start()
+        wait_until(lambda: figure(broker, "store_usable") == 1, "the store is used again", 20.0)
+        began_s = time.monotonic()
+        for client in clients:
+            assert [int(client.receive(20.0).payload.partition(b":")[2]) for _ in range(20)] == list(range(20))
+        assert time.monotonic() - began_s < 20.0, "eight in five seconds would be a minute"
+    finally:
+        for client in clients:
+            client.close()
+    assert figure(broker, "store_forgotten_total") == 0
