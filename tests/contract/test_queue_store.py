@@ -358,8 +358,10 @@ def test_streams_are_apart_and_deleted_alone(engine: Engine) -> None:
         for number, one in enumerate(names[1:], 1):
             assert await user.read(one, 1, 5) == {1: b"%d" % number}
         await user.context(names[1], Context(3, 4, 5))
-        assert await user.names() == {one.parts() for one in names[1:]}
+        beside = name("d", generation=0, incarnation=0)
+        assert await user.names() == {one.parts() for one in [*names[1:], beside]}
         await user.context(names[1], None)
+        assert await user.names() == {one.parts() for one in names[1:]}
 
     use(engine, look)
 

@@ -169,7 +169,7 @@ class MemoryStore(QueueStore):
         self._finished(number)
 
     def scan(self, number: int, cursor: str) -> None:
-        names = list(self.streams)
+        names = [*self.streams, *(QueueName(*whose, 0, 0) for whose in self.contexts)]
         listener = self.listener
         assert listener is not None
         self._answers.append(lambda: listener.scanned(number, DONE, names, ""))

@@ -25,7 +25,7 @@ _ESCAPED: Final = tuple(chr(byte) if byte in _PLAIN else f"_{byte:02X}" for byte
 _ESCAPE: Final = re.compile("_([0-9A-F]{2})")
 _DIGEST: Final = "__"  # no escaped text has two underlines in a row
 _SHORTENED: Final = "\0"
-_KEY: Final = re.compile(r"\{([A-Za-z0-9_-]*)/([A-Za-z0-9_-]*)\}:([0-9a-f]+):([0-9]+):([0-9]+)")
+_KEY: Final = re.compile(r"\{([A-Za-z0-9_-]*)/([A-Za-z0-9_-]*)\}:([0-9a-f]+)(?::([0-9]+):([0-9]+))?")
 
 
 def escaped(text: str) -> str:
@@ -76,12 +76,13 @@ class RedisNames:
         return f"{self.prefix}:{{{tag}}}:primary".encode()
 
     def pattern(self) -> bytes:
-        """Return what SCAN looks for: the queues of all clients."""
+        """Return what SCAN looks for: the queues of all clients, and what is kept beside them."""
         literal = re.sub(r"([*?\[\]\\])", r"\\\1", self.prefix)
-        return f"{literal}:{{*}}:*:*:*".encode()
+        return f"{literal}:{{*}}:*".encode()
 
     def name_of(self, key: bytes) -> QueueName | None:
-        """Return whose queue a key is; None if it is none of this prefix."""
+        """Return whose queue a key is; generation and incarnation are 0 where it is a context. None if it is neither, or
+        of another prefix."""
         start = f"{self.prefix}:".encode()
         if not key.startswith(start):
             return None
@@ -90,6 +91,8 @@ class RedisNames:
             return None
         tenant, client, journal, generation, incarnation = found.groups()
         try:
-            return QueueName(unescaped(tenant), unescaped(client), journal, int(generation), int(incarnation))
+            return QueueName(
+                unescaped(tenant), unescaped(client), journal, int(generation or 0), int(incarnation or 0)
+            )
         except UnicodeDecodeError:
             return None

@@ -50,11 +50,23 @@ def test_a_scan_knows_whose_a_key_is(tenant: str, client: str, generation: int, 
     if max(len(escaped(tenant)), len(escaped(client))) <= TAG_MAX:
         assert found == whose
     assert (found.generation, found.incarnation) == (generation, incarnation)
+    beside = names.name_of(names.context(whose))
+    assert beside is not None
+    assert (beside.generation, beside.incarnation) == (0, 0)
+    assert names.context(beside) == names.context(whose)
 
 
 @pytest.mark.parametrize(
     "key",
-    [b"p:x", b"q:{t/c}:5f:1:2", b"p:{t/c}:5f", b"p:{t/c}:5f:1:2:3", b"p:{t}/c}:5f:1:2", b"p:{t/_FF}:5f:1:2"],
+    [
+        b"p:x",
+        b"q:{t/c}:5f:1:2",
+        b"p:{t/c}:5f:1",
+        b"p:{headrace}:primary",
+        b"p:{t/c}:5f:1:2:3",
+        b"p:{t}/c}:5f:1:2",
+        b"p:{t/_FF}:5f:1:2",
+    ],
 )
 def test_keys_of_others_are_nobodys(key: bytes) -> None:
     assert RedisNames("p").name_of(key) is None
@@ -81,4 +93,4 @@ def test_shortening_cuts_no_escape_in_two() -> None:
 
 
 def test_a_pattern_takes_the_prefix_literally() -> None:
-    assert RedisNames("a*[b]?").pattern() == rb"a\*\[b\]\?:{*}:*:*:*"
+    assert RedisNames("a*[b]?").pattern() == rb"a\*\[b\]\?:{*}:*"

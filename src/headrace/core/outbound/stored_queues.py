@@ -251,6 +251,12 @@ class StoredQueues(QueueReader, Stores):
         known = self._known.get(incarnation)
         return None if known is None else known.queue
 
+    def has_queue(self, tenant: str, client_id: str) -> bool:
+        """Return whether a client has a queue here; True for an id that a store had to shorten, which names nobody."""
+        found = self._fold.tenants.get(tenant)
+        session = None if found is None else found.sessions.get(client_id)
+        return "\0" in client_id or (session is not None and session.incarnation in self._known)
+
     def gives_up(self, incarnation: int, generation: i64) -> bool:
         """Return whether the stream of a session that is not known here may be deleted. A queue of the session that is
         begun later uses no generation up to it."""
@@ -389,6 +395,9 @@ class _Notes(StoreNotes):
 
     def queue_of(self, incarnation: int) -> StoredQueue | None:
         return self._stored.queue_of(incarnation)
+
+    def has_queue(self, tenant: str, client_id: str) -> bool:
+        return self._stored.has_queue(tenant, client_id)
 
     def gives_up(self, incarnation: int, generation: i64) -> bool:
         return self._stored.gives_up(incarnation, generation)

@@ -208,5 +208,6 @@ class QueueStore:
         raise NotImplementedError
 
     def scan(self, number: i64, cursor: str) -> None:
-        """Name some of the streams of all journals, from "" on. Answered by `StoreListener.scanned`."""
+        """Name some of the streams of all journals, from "" on, and of the contexts, whose generation and incarnation
+        are 0. Answered by `StoreListener.scanned`."""
         raise NotImplementedError

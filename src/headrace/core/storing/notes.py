@@ -36,6 +36,10 @@ class StoreNotes:
         """Return the queue of a session of this shard that has a store behind it."""
         raise NotImplementedError
 
+    def has_queue(self, tenant: str, client_id: str) -> bool:
+        """Return whether a client has a queue with a store behind it. True for a name that a store had to shorten."""
+        raise NotImplementedError
+
     def gives_up(self, incarnation: int, generation: i64) -> bool:
         """Return whether the stream of a session of which the store has no queue may be deleted: the session has ended,
         or it lives and puts nothing into a stream of this generation from now on."""

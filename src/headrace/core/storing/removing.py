@@ -117,7 +117,7 @@ class Removing:
     # Streams of nobody
 
     def sweep(self) -> None:
-        """Look for streams of sessions that are no more, and delete them."""
+        """Look for streams and contexts of sessions that are no more, and delete them."""
         self._store.scan(self._requests.make(SCAN, self._clock.mono_ms).number, "")
 
     def scanned(self, number: i64, outcome: int, names: list[QueueName], cursor: str) -> None:
@@ -134,6 +134,8 @@ class Removing:
     def _is_orphan(self, name: QueueName) -> bool:
         """Return whether a stream of this journal is of no session, or of a generation that its session has left: what a
         crash cut off before the journal had heard of it."""
+        if name.generation == CONTEXT_GENERATION:
+            return not self._notes.has_queue(name.tenant, name.client_id)
         queue = self._notes.queue_of(name.incarnation)
         if queue is None:
             return self._notes.gives_up(name.incarnation, name.generation)

@@ -334,13 +334,16 @@ def test_streams_of_sessions_that_ended_in_a_crash_are_swept() -> None:
     harness.away("sub")
     publish(harness, 10)
     harness.pass_s()
-    left = dict(harness.store.streams)
+    left, beside = dict(harness.store.streams), dict(harness.store.contexts)
+    assert len(beside) == 1
     harness.client("sub", clean=True)
     harness.crash()
     harness.store.streams.update(left)  # its end was durable, and nobody had told the store
+    harness.store.contexts.update(beside)
     assert len(harness.store.streams) == 1
     harness.pass_s(15.0)
     assert harness.store.streams == {}
+    assert harness.store.contexts == {}
 
 
 def test_a_stream_that_a_crash_kept_from_the_journal_is_swept_and_its_generation_is_not_used_again() -> None:

@@ -64,6 +64,9 @@ class Shard(StoreNotes):
     def queue_of(self, incarnation: int) -> StoredQueue | None:
         return self.queue if incarnation == 7 else None
 
+    def has_queue(self, tenant: str, client_id: str) -> bool:
+        return (tenant, client_id) == ("t", "c")
+
     def gives_up(self, incarnation: int, generation: int) -> bool:
         return incarnation != 8
 
@@ -285,10 +288,14 @@ def test_a_sweep_deletes_the_streams_of_nobody_and_no_others() -> None:
     others = [QueueName("t", "c", "0b", 1, 7), QueueName("t", "other", "0a", 1, 8)]
     for number, name in enumerate([gone, *others], 1000):
         shard.store.put(number, name, 1, [b"x"], True)
+    for number, client in enumerate(("c", "gone"), 2000):
+        shard.store.keep_context(number, QueueName("t", client, "0a", 0, 0), Context(1, 2, 3))
+    shard.store.keep_context(3000, QueueName("t", "gone", "0b", 0, 0), Context(1, 2, 3))
     shard.storing.sweep()
     shard.pass_ms(0)
     assert set(shard.store.streams) == {mine, *others}
-    assert shard.storing.counters.orphans == 1
+    assert set(shard.store.contexts) == {("t", "c", "0a"), ("t", "gone", "0b")}
+    assert shard.storing.counters.orphans == 2
 
 
 def test_a_queue_has_no_more_streams_than_it_may() -> None:
