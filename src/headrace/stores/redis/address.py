@@ -92,6 +92,8 @@ def _options(query: str, *, is_tls: bool) -> dict[str, str]:
         if not value or name in options:
             raise ValueError(f"option {name} has no value, or more than one")
         options[name] = value
+    if any(brace in options.get("prefix", "") for brace in "{}"):
+        raise ValueError("option prefix has a brace, which would choose the slots of keys")
     return options
 
 

@@ -47,6 +47,7 @@ def test_a_password_may_lie_in_a_file(tmp_path: Path) -> None:
         ("redis://a/zero", "no number of a database"),
         ("redis://a?prefx=x", "option prefx is not one of"),
         ("redis://a?prefix=", "has no value"),
+        ("redis://a?prefix=x%7By%7D", "has a brace"),
         ("redis://a?prefix=x&prefix=y", "more than one"),
         ("redis://a?replicas=2", "how many there are is seen"),
         ("redis://a?ca=/x", "is of rediss://"),
