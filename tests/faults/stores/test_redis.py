@@ -357,7 +357,9 @@ def test_a_server_that_keeps_nothing_on_disk_is_not_vouched_for(servers: RedisSe
 
     async def look(used: Use) -> None:
         await used.up()
-        assert used.store.doubt() == "the journal keeps everything: no append-only file", "before anything is put"
+        assert used.store.doubt() == "the journal keeps everything: no append-only file", (
+            "before anything is put"
+        )
         _, primary = await used.user.put(name(), 1, b"1", begins=True)
         assert primary is not None
         assert await used.user.sight(primary) == UNSETTLED
@@ -608,6 +610,38 @@ def test_a_backlog_outlives_kill_9_of_its_server_and_comes_back_in_order(servers
             shard.storing.end(queue)
         await shard.until(lambda: not shard.storing.has_work())
         await used.until(lambda: server.ask("DBSIZE") == 1)  # the mark of the server
+
+    use(look, server)
+
+
+def test_a_foreign_value_under_the_name_of_a_queue_costs_what_it_has_replaced_and_nothing_else(
+    servers: RedisServers,
+) -> None:
+    """It is in the way of a put: the queue goes under another name. It stands where a queue was: that is gone."""
+    server = servers.single()
+
+    async def look(used: Use) -> None:
+        await used.up()
+        shard = Shard(used, 2)
+        for queue in shard.queues:
+            queue.tenant = "default"
+        first = used.store._names.stream(shard.queues[0].name("5f", 1))
+        server.ask("SET", first, "x")
+        shard.publish(5)
+        await shard.until(shard.is_let_go)
+        for queue, backlog in zip(shard.queues, shard.backlogs, strict=True):
+            expected = {serial: b"%d/%d" % (queue.incarnation, serial) for serial in range(1, 6)}
+            assert await shard.read_all(queue, backlog) == expected
+        assert used.store.counters.faults["wrongtype"] >= 1
+        there = shard.queues[0].rows.extents[-1].generation
+        assert there == 2
+        server.ask("SET", used.store._names.stream(shard.queues[0].name("5f", there)), "y")
+        shard.backlogs[0].got = {}
+        assert await shard.read_all(shard.queues[0], shard.backlogs[0]) == dict.fromkeys(range(1, 6))
+        assert shard.storing.counters.forgotten == 5
+        shard.storing.consumed(shard.queues[0], 6)
+        shard.publish(3)
+        await shard.until(shard.is_let_go)
 
     use(look, server)
 

@@ -16,6 +16,7 @@ FIELD: Final = b"m"  # of an entry, whose only one it is
 _TAGS_MAX: Final = 60_000
 _SMALLER: Final = "ERR The ID specified in XADD is equal or smaller"
 _NO_KEY: Final = "ERR no such key"
+_FOREIGN: Final = "WRONGTYPE"
 
 # Faults, under which they are counted, by the first word of the error.
 FAULTS: Final = {
@@ -33,6 +34,7 @@ FAULTS: Final = {
     "TRYAGAIN": "tryagain",
     "NOREPLICAS": "noreplicas",
     "BUSY": "busy",
+    "WRONGTYPE": "wrongtype",
 }
 
 
@@ -44,6 +46,11 @@ def fault_of(error: ReplyError) -> str:
 def is_smaller(error: ReplyError) -> bool:
     """Return whether an XADD was not done because its id is not above all before it."""
     return str(error).startswith(_SMALLER)
+
+
+def is_foreign(reply: Any) -> bool:
+    """Return whether a reply says that what has the key of a stream is something else, which somebody has put there."""
+    return isinstance(reply, ReplyError) and str(reply).startswith(_FOREIGN)
 
 
 def redirection(error: ReplyError) -> tuple[str, str, int] | None:
@@ -101,7 +108,7 @@ def put_outcome(replies: list[Any], count: int, begins: bool) -> int:
 def _outcome_of(ids: list[Any], count: int) -> int:
     """Return the outcome of XADDs that were done one after the other."""
     errors = [reply for reply in ids if isinstance(reply, ReplyError)]
-    if any(map(is_smaller, errors)):
+    if any(map(is_smaller, errors)) or any(map(is_foreign, errors)):
         return THERE
     if errors:
         return REFUSED if len(ids) == 1 else UNSURE

@@ -23,6 +23,7 @@ from headrace.core.ports.queue_store import (
     REFUSED,
     UNSURE,
     Context,
+    Found,
     Primary,
     QueueName,
     QueueStore,
@@ -40,6 +41,7 @@ from headrace.stores.redis.replies import (
     fault_of,
     first_error,
     found_in,
+    is_foreign,
     is_no_key,
     is_smaller,
     owners_of,
@@ -218,8 +220,14 @@ class RedisStore(QueueStore):
             if is_no_key(found[0]):
                 listener.looked(number, ABSENT, None, node.primary)
                 return
-            if self._is_fault(found[0], node):
+            foreign = is_foreign(found[0])
+            if self._is_fault(found[0], node) and not foreign:
                 listener.looked(number, REFUSED, None, None)
+                return
+            if foreign:
+                listener.looked(
+                    number, DONE, Found(0, 1, 0), node.primary
+                )  # nothing of ours: made anew elsewhere
                 return
             listener.looked(number, DONE, found_in(found[0]), node.primary)
 
@@ -234,13 +242,15 @@ class RedisStore(QueueStore):
         listener = self._listener()
 
         def answered(found: list[Any], node: RedisNode) -> None:
-            if self._is_fault(found[0], node):
+            foreign = is_foreign(found[0])
+            if self._is_fault(found[0], node) and not foreign:
                 listener.read_back(number, REFUSED, 0, [], [])
             elif isinstance(found[1], ReplyError) or found[1][0] != b"master":
                 node.reopen()  # what a replica has not may be there all the same
                 listener.read_back(number, REFUSED, 0, [], [])
             else:
-                self._give_back(listener, number, (first, up_to), entries_of(found[0]), node)
+                there = ([], []) if foreign else entries_of(found[0])
+                self._give_back(listener, number, (first, up_to), there, node)
 
         def failed(outcome: int) -> None:
             listener.read_back(number, outcome, 0, [], [])
@@ -328,7 +338,8 @@ class RedisStore(QueueStore):
         listener = self._listener()
 
         def answered(found: list[Any], node: RedisNode) -> None:
-            listener.finished(number, REFUSED if self._is_fault(found[0], node) else DONE)
+            fault = self._is_fault(found[0], node) and not is_foreign(found[0])
+            listener.finished(number, REFUSED if fault else DONE)
 
         def failed(outcome: int) -> None:
             listener.finished(number, outcome)
