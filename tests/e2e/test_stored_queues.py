@@ -429,7 +429,9 @@ def test_many_clients_that_wait_for_a_store_go_on_together_when_it_is_back(
         wait_until(lambda: figure(broker, "store_usable") == 1, "the store is used again", 20.0)
         began_s = time.monotonic()
         for client in clients:
-            assert [int(client.receive(20.0).payload.partition(b":")[2]) for _ in range(20)] == list(range(20))
+            assert [int(client.receive(20.0).payload.partition(b":")[2]) for _ in range(20)] == list(
+                range(20)
+            )
         assert time.monotonic() - began_s < 20.0, "eight in five seconds would be a minute"
     finally:
         for client in clients:

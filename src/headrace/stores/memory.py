@@ -48,7 +48,7 @@ class MemoryStream:
 
     def found(self) -> Found:
         """Return what a look finds."""
-        return Found(next(iter(self.entries), 0), self.last, len(self.entries))
+        return Found(next(iter(self.entries), 0), self.last, len(self.entries), self.entries.get(self.last))
 
 
 class MemoryStore(QueueStore):

@@ -14,7 +14,7 @@ from random import Random
 
 from faults.model.simulated_store import FORGETS_MS, SimulatedStore
 from headrace.core.ports.clock import Clock
-from headrace.core.ports.queue_store import Context, QueueName
+from headrace.core.ports.queue_store import IN_JOURNAL, Context, QueueName
 from headrace.core.storing.notes import StoreNotes, StoringSettings
 from headrace.core.storing.rows import StoredRows
 from headrace.core.storing.stored_queue import StoredQueue, Waiting
@@ -69,6 +69,12 @@ class Session(Waiting):
     def large_between(self, first: int, last: int, bytes_max: int) -> int:
         sizes = ((serial, len(self.sent[serial])) for serial in range(first, last + 1))
         return next((serial for serial, size in sizes if size > bytes_max), 0)
+
+    def agrees(self, serial: int, entry: bytes, bytes_max: int) -> bool:
+        ours = self.journal.get(serial)
+        if ours is None:
+            return False
+        return entry == (IN_JOURNAL if len(ours) > bytes_max else ours)
 
     def context(self) -> Context:
         return Context(1, self.last, 0)
@@ -130,6 +136,7 @@ class StoreHistory(StoreNotes):
         self.log: list[tuple[int, int, tuple[int, ...]]] = []
         self.synced = 0
         self.histories = 1
+        self.bases = 0  # how often a base of generations was raised
         self.counts: dict[str, int] = {}
         self.forgotten = 0
         self.let_go_count = 0
@@ -181,7 +188,7 @@ class StoreHistory(StoreNotes):
 
     def _start(self) -> Storing:
         """Start a broker over what is durable."""
-        settings = StoringSettings(JOURNAL, self.window_ms, (self.histories - 1) << 20, 2)
+        settings = StoringSettings(JOURNAL, self.window_ms, self.bases << 20, 2)
         storing = self.policy.storing(self.store, self, self.clock, settings)
         self.queues = {}
         for incarnation, session in self.sessions.items():
@@ -241,7 +248,8 @@ class StoreHistory(StoreNotes):
         self.storing = self._start()
 
     def restore(self) -> None:
-        """Put the journal back to an earlier history: what comes now is something else under the same numbers."""
+        """Put the journal back to an earlier history: what comes now is something else under the same numbers. Every
+        other time by a command that says so, by a copy of its files else."""
         self.sync()
         self.crash()
         for session in self.sessions.values():
@@ -256,6 +264,7 @@ class StoreHistory(StoreNotes):
             for extent in session.rows.extents:
                 extent.up_to = min(extent.up_to, cut)
         self.histories += 1
+        self.bases += self.counts.get("restore", 0) % 2
         for session in self.sessions.values():
             session.publish(0 if session.ended else self.draw.randrange(4))
         self.storing = self._start()

@@ -16,7 +16,7 @@ from faults.model.store_history import Policy, StoreHistory
 
 STEPS = 400
 HISTORIES = 20
-SEEN_THROUGH = (26, 75, 103)  # histories in which rarer mistakes show
+SEEN_THROUGH = (26, 75, 103, 116)  # histories in which rarer mistakes show
 KINDS: dict[str, dict[str, object]] = {
     "atomic": {},
     "batches fail halfway": {"atomic": False},
@@ -101,8 +101,8 @@ MUTATIONS = {
         "max(self.rows.generation, base) + 1",
     ),
     "streams of a history that was cut off are gone on with": (
-        "stored_queue",
-        "newest.generation > base",
+        "storing",
+        "queue.waiting.agrees(found.last, entry, self._store.capabilities.entry_bytes_max)",
         "True",
     ),
     "trims go as far as LET_GO": (

@@ -534,6 +534,9 @@ class Backlog(Waiting):
     def large_between(self, first: int, last: int, bytes_max: int) -> int:
         return 0
 
+    def agrees(self, serial: int, entry: bytes, bytes_max: int) -> bool:
+        return self.entries_of.get(serial) == entry
+
     def context(self) -> Context:
         return Context(self.last, self.last, 1)
 

@@ -183,6 +183,22 @@ class StoredSession(Waiting):
         entry = self._entry(serial, refs[0]) if refs else None
         return entry is None or len(entry) > bytes_max
 
+    def agrees(self, serial: i64, entry: bytes, bytes_max: i64) -> bool:
+        queue = self._outbound()
+        refs = [] if queue is None else self._references(queue, serial, 1)
+        if not refs or refs[0] == NOT_IN_FLIGHT:
+            return False
+        ours = self._entry(serial, refs[0])
+        if ours is None:
+            return False
+        if NOTHING in (ours, entry):
+            return True  # whoever had it lost it
+        if entry == IN_JOURNAL:
+            return len(ours) > bytes_max
+        if len(entry) <= REFERENCE_SIZE or ours[REFERENCE_SIZE:] != entry[REFERENCE_SIZE:]:
+            return False
+        return read_i64_le(ours, 0) >> REF_OFFSET_SHIFT == read_i64_le(entry, 0) >> REF_OFFSET_SHIFT
+
     def context(self) -> Context:
         queue = self._outbound()
         if queue is None:

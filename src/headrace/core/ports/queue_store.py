@@ -110,12 +110,14 @@ class Context:
 
 class Found:
     """What a look has found in a stream: the serial numbers of its first and last entry and how many there are. `last`
-    is the highest that was ever put where the store says so, also where entries are gone."""
+    is the highest that was ever put where the store says so, also where entries are gone; `entry` is what is there under
+    it, None where the store does not say."""
 
-    def __init__(self, first: i64, last: i64, count: i64) -> None:
+    def __init__(self, first: i64, last: i64, count: i64, entry: bytes | None = None) -> None:
         self.first = first
         self.last = last
         self.count = count
+        self.entry = entry
 
     def is_dense(self) -> bool:
         """Return whether there are entries, and none is missing between the first and the last that was put."""

@@ -28,6 +28,11 @@ class Waiting:
         """Return the serial number of the first entry between two, both included, that is larger; 0 if none is."""
         raise NotImplementedError
 
+    def agrees(self, serial: i64, entry: bytes, bytes_max: i64) -> bool:
+        """Return whether what a store has under a serial number is what waits under it, as far as the journal still has
+        that; entries of more than `bytes_max` are there as IN_JOURNAL. False where that cannot be told now."""
+        raise NotImplementedError
+
     def context(self) -> Context:
         """Return what is kept of the client beside its queue."""
         raise NotImplementedError

@@ -285,12 +285,22 @@ class Storing(StoreListener):
 
     def _is_whole(self, queue: StoredQueue, stream: Extent, found: Found) -> bool:
         """Return whether a stream holds without a gap what the journal has let go of, ends where the next entry can
-        follow, and holds nothing that we have not."""
+        follow, and holds nothing that we have not, nor something else under our numbers: what a journal that was put back
+        from an older copy knows nothing of, has other messages under the same numbers by now."""
         return (
             found.is_dense()
             and found.first <= max(stream.first, queue.floor)
             and max(queue.asked, queue.floor - 1) <= found.last <= queue.waiting.newest()
+            and self._agrees(queue, found)
         )
+
+    def _agrees(self, queue: StoredQueue, found: Found) -> bool:
+        """Return whether the end of a stream is ours, which says the same of all before it: it only grows, and whoever
+        follows an entry has looked at it, or has put it."""
+        entry = found.entry
+        if entry is None or found.last < queue.floor or found.last <= queue.asked:
+            return True  # nothing is read of what is behind what we know
+        return queue.waiting.agrees(found.last, entry, self._store.capabilities.entry_bytes_max)
 
     def _make_anew(self, queue: StoredQueue) -> None:
         """Leave the newest stream: what the journal still has goes into the next one. What it has let go of is read

@@ -131,9 +131,10 @@ def found_in(reply: Any) -> Found | None:
     if isinstance(reply, ReplyError):
         return None
     fields = dict(zip(reply[::2], reply[1::2], strict=True))
-    first = fields[b"first-entry"]
+    first, newest = fields[b"first-entry"], fields[b"last-entry"]
     last = serial_of(fields[b"last-generated-id"])
-    return Found(serial_of(first[0]) if first else 0, last, fields[b"length"])
+    entry = newest[1][1] if newest and serial_of(newest[0]) == last else None
+    return Found(serial_of(first[0]) if first else 0, last, fields[b"length"], entry)
 
 
 def is_no_key(reply: Any) -> bool:

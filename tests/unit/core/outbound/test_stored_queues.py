@@ -478,6 +478,44 @@ def test_what_waits_for_a_client_that_was_there_is_put_when_it_has_gone(had_stor
     assert after != before
 
 
+@pytest.mark.parametrize("let_go", [False, True])
+def test_a_journal_that_was_put_back_from_a_copy_reads_nothing_of_the_time_that_is_lost(let_go: bool) -> None:
+    """Under the same numbers other messages have come since, as many and more."""
+    harness = Stored()
+    harness.away("sub")
+    payloads = publish(harness, 10)
+    if let_go:
+        harness.pass_s()
+    copy = list(harness.journal.bodies)
+    publish(harness, 5, 100)
+    harness.pass_s()
+    assert max(stream.last for stream in harness.store.streams.values()) == 15
+    harness._open(copy)
+    payloads += publish(harness, 9, 10)
+    harness.pass_s(0.6)
+    harness.forget()
+    assert len(harness.gone) == 19
+    assert read(harness, harness.client("sub")) == payloads
+    assert harness.session("sub").dropped is None
+    harness.pass_s(10.0)
+    assert harness.store.streams == {}
+
+
+def test_what_is_looked_at_after_a_start_is_known_again() -> None:
+    harness = Stored()
+    harness.window_ms = ALWAYS
+    harness.crash()
+    harness.away("sub")
+    publish(harness, 10)
+    harness.pass_s()
+    harness.crash()
+    harness.pass_s()
+    stored = harness.broker.stored
+    assert stored is not None
+    counters = stored.storings[0][1].counters
+    assert (counters.compared, counters.made_anew) == (1, 0)
+
+
 def test_a_store_that_is_full_leaves_the_queue_to_the_journal() -> None:
     harness = Stored()
     harness.store.bytes_max = 50

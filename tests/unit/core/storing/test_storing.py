@@ -34,6 +34,9 @@ class Client(Waiting):
     def large_between(self, first: int, last: int, bytes_max: int) -> int:
         return self.large if first <= self.large <= last else 0
 
+    def agrees(self, serial: int, entry: bytes, bytes_max: int) -> bool:
+        return entry == b"%d" % serial
+
     def context(self) -> Context:
         return Context(self.last % 49_151, self.last, 1)
 

@@ -91,9 +91,14 @@ def test_a_look_reads_what_a_stream_says_of_itself() -> None:
     reply = [*numbers, b"first-entry", entry, b"last-entry", entry]
     found = found_in(reply)
     assert found is not None
-    assert (found.first, found.last, found.count) == (5, 9, 2)
+    assert (found.first, found.last, found.count, found.entry) == (5, 9, 2, None)
+    whole = found_in(
+        [*numbers[:2], b"last-generated-id", b"5-0", b"first-entry", entry, b"last-entry", entry]
+    )
+    assert whole is not None
+    assert whole.entry == b"x"
     assert not found.is_dense()
-    empty = found_in([b"length", 0, b"last-generated-id", b"9-0", b"first-entry", None])
+    empty = found_in([b"length", 0, b"last-generated-id", b"9-0", b"first-entry", None, b"last-entry", None])
     assert empty is not None
     assert (empty.first, empty.last, empty.count) == (0, 9, 0)
     assert found_in(ReplyError("ERR no such key")) is None
