@@ -49,6 +49,11 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "client_ids": ("any", "first-user"),
     "over_rate": ("wait", "disconnect"),
     "archive": ("yes", "no"),
+    "maximum_qos": ("0", "1", "2"),
+    "retain": ("yes", "no"),
+    "wildcard_subscriptions": ("yes", "no"),
+    "shared_subscriptions": ("yes", "no"),
+    "session_type": ("device", "application"),
 }
 NUMBERS: Final = ("message_expiry_s", "session_expiry_s_max")
 SETTINGS: Final = (*CHOICES, *NUMBERS)

@@ -30,4 +30,9 @@ def limits_of(view: TenantView | None, usual: Limits) -> Limits | None:
     expiry_s = settings.get("session_expiry_s_max")
     if expiry_s is not None:
         limits.session_expiry_max_s = int(expiry_s)
+    limits.maximum_qos = int(settings.get("maximum_qos", "2"))
+    limits.retain_available = settings.get("retain") != "no"
+    limits.wildcard_subscriptions = settings.get("wildcard_subscriptions") != "no"
+    limits.shared_subscriptions = settings.get("shared_subscriptions") != "no"
+    limits.session_type = settings.get("session_type", "")
     return limits

@@ -44,6 +44,30 @@ def test_quotas_and_settings_become_limits_and_the_rest_is_usual() -> None:
     }
 
 
+def test_what_clients_cannot_have_is_what_is_set() -> None:
+    usual = Limits()
+    assert of({}, {"maximum_qos": "2", "retain": "yes", "wildcard_subscriptions": "yes"}) is not None
+    found = of(
+        {},
+        {
+            "maximum_qos": "0",
+            "retain": "no",
+            "wildcard_subscriptions": "no",
+            "shared_subscriptions": "no",
+            "session_type": "application",
+        },
+    )
+    assert found is not None
+    assert (found.maximum_qos, found.session_type) == (0, "application")
+    denied = found.retain_available, found.wildcard_subscriptions, found.shared_subscriptions
+    assert denied == (False, False, False)
+    allowed = of({}, {"retain": "yes", "shared_subscriptions": "yes"})
+    assert allowed is not None
+    assert (allowed.maximum_qos, allowed.retain_available) == (usual.maximum_qos, True)
+    assert allowed.wildcard_subscriptions
+    assert allowed.shared_subscriptions
+
+
 def test_nothing_is_nothing_and_not_any_number() -> None:
     found = of({"retained_messages": 0, "backlog_bytes": 0})
     assert found is not None

@@ -11,6 +11,8 @@ from broker_process import wait_until
 from harness import Client, Harness
 from headrace.core.ports.directory import Account, Directory, Grants, Inquiry, Rules, Secrets
 from headrace.core.ports.limits import Limits
+from headrace.core.records.record import DROP_NOT_ACCEPTED
+from headrace.core.state.session import APPLICATION, session_of
 from headrace.mqtt import codec
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Connect, Will
@@ -24,7 +26,7 @@ from headrace.services.pacing import known_of
 from headrace.storage.memory import MemoryLink
 from tenants import BLUE, GREEN, ByName
 
-CONNACK, PUBACK, SUBACK = 0x20, 0x40, 0x90
+CONNACK, PUBACK, SUBACK, DISCONNECT = 0x20, 0x40, 0x90, 0xE0
 REFUSED = 0x80
 SECONDS = 60.0
 
@@ -392,6 +394,62 @@ def test_guesses_count_also_where_nobody_can_say_that_they_are_wrong(
         wait_until(refused, "it is refused", SECONDS)
         assert link.sent[3] == 3  # server unavailable
     assert gate.bans("memory") is is_out
+
+
+def restricted(door: Door) -> None:
+    """Have a tenant whose clients can have next to nothing."""
+    limits = door.directory.limits[BLUE] = Limits()
+    limits.maximum_qos, limits.session_type = 1, "application"
+    limits.retain_available = limits.wildcard_subscriptions = limits.shared_subscriptions = False
+
+
+def comes(door: Door, client_id: str, version: int, will: Will | None = None) -> Client:
+    client = door.client(client_id, version=version, username=f"{BLUE}/ada", will=will)
+    door.directory.answer(0)
+    door.harness.sync()
+    return client
+
+
+def test_what_a_tenant_cannot_have_is_said_in_connack_and_refused(door: Door) -> None:
+    restricted(door)
+    client = comes(door, "c", 5)
+    (answer,) = [body for first, body in client.take() if first == CONNACK]
+    for said in (b"\x24\x01", b"\x25\x00", b"\x28\x00", b"\x2a\x00"):
+        assert said in answer
+    session = session_of(client.link)
+    assert session is not None
+    assert session.session_type == APPLICATION
+    for topic_filter, code in (("a/#", 0xA2), ("+", 0xA2), ("$share/g/a", 0x9E), ("a", 1)):
+        client.subscribe(topic_filter, 2)
+        assert [body[-1] for first, body in client.take() if first == SUBACK] == [code]
+    for qos, retain, code in ((2, False, 0x9B), (1, True, 0x9A), (0, True, 0x9A)):
+        client = comes(door, "c", 5)
+        client.take()
+        client.publish("a", b"x", qos, retain)
+        assert [body[0] for first, body in client.take() if first == DISCONNECT] == [code]
+        assert client.link.closed
+
+
+@pytest.mark.parametrize(("version", "codes_of"), [(5, [0x9B, 0x9A, 0]), (4, [5, 5, 0])])
+def test_a_will_of_what_a_tenant_cannot_have_is_refused(
+    door: Door, version: int, codes_of: list[int]
+) -> None:
+    restricted(door)
+    wills = Will("w", b"x", 2), Will("w", b"x", 1, True), Will("w", b"x", 1)
+    assert [codes(comes(door, "c", version, will))[0] for will in wills] == codes_of
+
+
+def test_who_cannot_be_told_is_acknowledged_and_nobody_gets_it(door: Door) -> None:
+    restricted(door)
+    client = comes(door, "c", 4)
+    client.subscribe("a", 1)
+    client.take()
+    client.publish("a", b"x", 1, True)
+    client.publish("a", b"y", 0, True)
+    assert [first & 0xF0 for first, _ in client.take()] == [PUBACK]
+    client.publish("a", b"z", 1)
+    assert [payload for _, payload, _, _ in client.publishes()] == [b"z"]
+    assert door.harness.broker.fold.tenants[BLUE].counters.dropped == {DROP_NOT_ACCEPTED: 2}
 
 
 def test_who_signs_in_under_two_names_is_one_user(door: Door) -> None:

@@ -55,6 +55,15 @@ class Admission:
             return rc.PAYLOAD_FORMAT_INVALID
         return 0
 
+    def unsupported(self, limits: Limits, qos: int, retain: bool) -> int:
+        """Return the reason code of a PUBLISH or Will that has what its tenant's clients cannot have, as CONNACK says, 0
+        when it has not."""
+        if qos > limits.maximum_qos:
+            return rc.QOS_NOT_SUPPORTED
+        if retain and not limits.retain_available:
+            return rc.RETAIN_NOT_SUPPORTED
+        return 0
+
     def keeps(self, tenant: Commons, topic: bytes, size: int, payload_size: int) -> bool:
         """Return whether there is room for a retained message of `size` bytes. A delete always has, and of one that
         is at home in another shard that one decides."""

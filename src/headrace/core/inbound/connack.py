@@ -45,6 +45,7 @@ class Grants:
         answer.receive_maximum = limits.receive_maximum
         answer.maximum_packet_size = link.packet_bytes_max
         answer.topic_alias_maximum = settings.topic_alias_maximum
+        _deny(limits, answer)
         longest = limits.keep_alive_max_s
         if longest and (packet.keep_alive_s == 0 or packet.keep_alive_s > longest):
             answer.server_keep_alive = longest  # [MQTT-3.1.2-21]
@@ -79,7 +80,9 @@ class Grants:
     def session_type(self, link: Link, packet: Connect) -> int:
         """Return the type of a session by configuration rules, then by the CONNECT user property; else it is DEVICE
         (decision 16)."""
-        settings = self._settings
+        settings, of_tenant = self._settings, link.identity.limits.session_type
+        if of_tenant:
+            return APPLICATION if of_tenant == "application" else DEVICE
         # Where somebody looks at names, the one that was found counts, not the one beside a client certificate.
         user = packet.username if link.rights is None else link.identity.user
         if user is not None and user in settings.application_user_names:
@@ -92,3 +95,15 @@ class Grants:
                 if name == "session-type":
                     return APPLICATION if value.lower() == "application" else DEVICE
         return DEVICE
+
+
+def _deny(limits: Limits, answer: Properties) -> None:
+    """Say what clients of the tenant cannot have; what is not said they can."""
+    if limits.maximum_qos < 2:
+        answer.maximum_qos = limits.maximum_qos  # 3.2.2.3.4
+    if not limits.retain_available:
+        answer.retain_available = 0  # 3.2.2.3.5
+    if not limits.wildcard_subscriptions:
+        answer.wildcard_subscription_available = 0  # 3.2.2.3.11
+    if not limits.shared_subscriptions:
+        answer.shared_subscription_available = 0  # 3.2.2.3.13

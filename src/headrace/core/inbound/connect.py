@@ -186,8 +186,9 @@ class Sessions(SignInListener):
             self._refuse(link, rc.SERVER_UNAVAILABLE)
             self.testimony.refused(link, client_id, rc.SERVER_UNAVAILABLE, LATE)
             return
-        if not self._wills.take(link, packet.will):
-            self._refuse(link, rc.NOT_AUTHORIZED)
+        refused = self._wills.take(link, packet.will)
+        if refused:
+            self._refuse(link, refused)
             return
         expiry_s = self._grants.expiry_s(tenant.limits, packet, answer)
         if packet.version == 5 and not self._grants.promise(link, packet, answer):

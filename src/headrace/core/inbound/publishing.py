@@ -124,10 +124,15 @@ class Publishing(SpaceListener):
         """Return whether access control lets the client publish there, and it has not come round a ring of bridges;
         what is refused is answered."""
         rights = link.rights
-        if rights is not None and not rights.may_publish(packet.topic):
-            rights.note_denied("publish", packet.topic)
-            self._reject(link, session, packet, rc.NOT_AUTHORIZED)
-            return False
+        if rights is not None:
+            code = self.admission.unsupported(session.tenant.limits, packet.qos, packet.retain)
+            if code:
+                self._reject_unsupported(link, session, packet, code)
+                return False
+            if not rights.may_publish(packet.topic):
+                rights.note_denied("publish", packet.topic)
+                self._reject(link, session, packet, rc.NOT_AUTHORIZED)
+                return False
         if (
             len(packet.properties)
             and self.trace
@@ -137,6 +142,13 @@ class Publishing(SpaceListener):
             self._reject(link, session, packet, rc.SUCCESS)
             return False
         return True
+
+    def _reject_unsupported(self, link: Link, session: Session, packet: Publish, code: int) -> None:
+        """Refuse a PUBLISH with what CONNACK has said that there is not [MQTT-3.2.2-11] [MQTT-3.2.2-14]: a client that
+        was told so is ended, one of 3.x, which cannot be told, is not."""
+        if link.version == 5:
+            raise ProtocolError(code, "the tenant of the client has no such QoS, or no retained messages")
+        self._reject(link, session, packet, code)
 
     def _publish_stored(self, link: Link, session: Session, packet: Publish, message: Message) -> None:
         """Publish at QoS 1 and 2, within Receive Maximum [MQTT-3.3.4-7]: journal what is new, answer behind it what is

@@ -87,7 +87,7 @@ class Subscribing:
             answer.codes.append(code)
             if code <= 2:
                 self._note_elsewhere(session, request.filter, answer)
-                row = _row(link, request, packet.subscription_id)
+                row = _row(link, request, code, packet.subscription_id)
                 rows.append(row)
                 if _may_want_retained(request):
                     fresh.append(subscription_from(session, row))
@@ -176,13 +176,18 @@ class Subscribing:
     def _code_of(self, link: Link, session: Session, request: SubscriptionRequest, room: _Room) -> int:
         if filter_error(request.filter):
             return rc.TOPIC_FILTER_INVALID
-        levels_max = session.tenant.limits.filter_levels_max
+        limits = session.tenant.limits
+        levels_max = limits.filter_levels_max
         if levels_max and split_share(request.filter)[1].count("/") >= levels_max:
             return rc.QUOTA_EXCEEDED
+        if not limits.shared_subscriptions and request.filter.startswith(SHARE_PREFIX):
+            return rc.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        if not limits.wildcard_subscriptions and ("#" in request.filter or "+" in request.filter):
+            return rc.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
         rights = link.rights
         if rights is not None and not rights.may_subscribe(request.filter):
             return rc.NOT_AUTHORIZED
-        return request.qos if room.takes(request.filter) else rc.QUOTA_EXCEEDED
+        return min(request.qos, limits.maximum_qos) if room.takes(request.filter) else rc.QUOTA_EXCEEDED
 
     def _note_refused(self, link: Link, session: Session, topic_filter: str, code: int) -> None:
         session.tenant.counters.refuse("subscribe", code)
@@ -271,12 +276,12 @@ def _as_bridge(request: SubscriptionRequest) -> None:
     request.retain_as_published = True
 
 
-def _row(link: Link, request: SubscriptionRequest, subscription_id: int) -> SubscriptionRow:
+def _row(link: Link, request: SubscriptionRequest, granted: int, subscription_id: int) -> SubscriptionRow:
     if link.bridge:
         _as_bridge(request)
     return SubscriptionRow(
         request.filter,
-        request.qos,
+        granted,
         request.no_local,
         request.retain_as_published,
         request.retain_handling,

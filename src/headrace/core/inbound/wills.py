@@ -15,6 +15,7 @@ from headrace.core.records.event import WillCancelled, WillFired
 from headrace.core.records.message import Copy, Message, message_flags
 from headrace.core.records.record import DROP_NOT_ACCEPTED, DROP_RETAINED_LIMIT, FLAG_WILL
 from headrace.core.state.retained import RetainedListener
+from headrace.mqtt import reason_codes as rc
 
 if TYPE_CHECKING:
     from headrace.core.commit import GroupCommit
@@ -41,17 +42,21 @@ class Wills(RetainedListener):
         self._worker = worker
         self._clock = worker.clock
 
-    def take(self, link: Link, will: Will | None) -> bool:
-        """Return whether the client may leave this will; it is noted whose it is."""
+    def take(self, link: Link, will: Will | None) -> int:
+        """Return the reason code with which the client is refused for this will, 0 when it may leave it; it is noted
+        whose it is."""
         rights = link.rights
         if will is None:
-            return True
+            return 0
+        unsupported = self._admission.unsupported(link.identity.limits, will.qos, will.retain)
+        if unsupported:  # [MQTT-3.2.2-12] [MQTT-3.2.2-13]
+            return unsupported
         will.user = link.identity.user
         topic = will.topic.encode("utf-8")
         if rights is None or (rights.ask_publish(topic) and (not will.retain or rights.ask_retain(topic))):
-            return True
+            return 0
         rights.note_denied("will", topic)
-        return False
+        return rc.NOT_AUTHORIZED
 
     def fire(self, session: Session, access: Access | None) -> None:
         """Publish a session's will, if it has one. The will and the note that it fired share a batch, so it is published

@@ -46,6 +46,12 @@ class Limits:
         self.keep_alive_max_s: int = 0
         self.subscriptions_max: int = 10_000
         self.subscription_bytes_max: int = 32 << 20
+        # What CONNACK says that clients of the tenant cannot have.
+        self.maximum_qos: int = 2
+        self.retain_available: bool = True
+        self.wildcard_subscriptions: bool = True
+        self.shared_subscriptions: bool = True
+        self.session_type: str = ""  # "device" or "application"; "": as configuration and clients say
         # Of topics and of what is retained.
         self.retained_messages_max: int = 100_000
         self.retained_bytes_max: int = 256 << 20
@@ -88,6 +94,11 @@ NAMES: Final = (
     "keep_alive_max_s",
     "subscriptions_max",
     "subscription_bytes_max",
+    "maximum_qos",
+    "retain_available",
+    "wildcard_subscriptions",
+    "shared_subscriptions",
+    "session_type",
     "retained_messages_max",
     "retained_bytes_max",
     "topic_levels_max",
