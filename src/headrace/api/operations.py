@@ -6,6 +6,8 @@
 
     GET    /v1/clients/behind?limit=N   {"clients"}: the worst of those whose socket is full or for whom something waits
 
+    GET    /v1/refusals    who was refused lately, and why: `refusals`
+
     GET    /v1/clients?tenant=T&pattern=P&limit=N&from=PLACE   {"rows", "next", "unanswered"}: who is connected
     GET    /v1/clients/CLIENT?tenant=T      one of them
     DELETE /v1/clients/CLIENT?tenant=T      ends its connection: {"session_kept"}
@@ -47,6 +49,7 @@ from headrace.api.names import ONE_CLIENT, TENANT, TOPIC, checked_topic_name, fi
 from headrace.api.pages import Listing, Page, listing
 from headrace.api.pages import page as page_from
 from headrace.api.posts import DELETE_RETAINED, PUBLISH
+from headrace.api.refusals import REFUSALS
 from headrace.api.resource import (
     Answer,
     AtHome,
@@ -301,6 +304,7 @@ DROP_SESSION: Final = Resource(
 )
 RESOURCES: Final = (  # the path of one that is called `behind` is that of the list
     BEHIND,
+    REFUSALS,
     CLIENTS,
     CLIENT,
     KICK_CLIENT,

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 import click
 
@@ -48,6 +49,27 @@ def list_clients(
     from headrace.console.clients import HEADER, line
 
     list_rows(client, "clients", {"tenant": tenant, "pattern": pattern}, as_json, HEADER, line)
+
+
+@client.command("refused")
+@click.option(
+    "--pattern", callback=exact_name, help='client ids that this shell pattern matches ("sensor-*")'
+)
+@click.option(
+    "-n", "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="so many at most"
+)
+@click.option("--json", "as_json", is_flag=True, help="a JSON object a line")
+@of_a_broker
+@ends_with_its_reader
+def list_refused(pattern: str | None, limit: int, as_json: bool, client: AdminClient) -> None:
+    """Print who was refused lately, and why, the last one first. Needs a token with the role `read`."""
+    from headrace.console.refusals import HEADER, line
+
+    asked = {"limit": str(limit)} | ({} if pattern is None else {"pattern": pattern})
+    if not as_json:
+        click.echo(HEADER)
+    for row in client.get(f"/v1/refusals?{urlencode(asked)}")["rows"]:
+        click.echo(json.dumps(row) if as_json else line(row))
 
 
 def list_rows(

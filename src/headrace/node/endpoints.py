@@ -28,6 +28,7 @@ from headrace.api.operations import (
     of_traces,
 )
 from headrace.api.posts import of_posts
+from headrace.api.refusals import of_refusals
 from headrace.api.resource import served
 from headrace.api.tokens import Elsewhere, Tokens
 from headrace.build import build
@@ -54,6 +55,7 @@ from headrace.services.metrics import BuildCollector, PastReads, Reads, ReadsCol
 from headrace.services.paging import ByHome, ShardRows
 from headrace.services.posts import Posts
 from headrace.services.process_metrics import ProcessFigures
+from headrace.services.refusals import Refusals
 from headrace.services.removals import Removals
 from headrace.services.retained_rows import RetainedRows, WalksByShard
 from headrace.services.session_rows import SessionRows
@@ -163,6 +165,7 @@ def site(
     answers = {
         **of_traces(parts.doors.tracing),
         **of_laggards(Laggards(folds)),
+        **of_refusals(_refusals(parts)),
         **of_queues(ShardRows(ByShard(shards, lambda shard: _rows(shard, worker)), lost)),
         **lists.of_sessions(),
         **lists.of_backlogs(),
@@ -184,6 +187,13 @@ def site(
         *description(resources),
     ]
     return application(not_ready, collectors, routes, (refresh,), degraded)
+
+
+def _refusals(parts: Parts) -> Refusals:
+    """Return who is refused from now on: where nobody can ask, nothing is kept."""
+    found = Refusals(parts.index)
+    parts.audit.heard = found.note
+    return found
 
 
 class _Lists:

@@ -9,7 +9,7 @@ that it can neither break a line nor pass for a field.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -21,6 +21,7 @@ TEXT_MAX = 128  # characters of a name or topic
 LEVELS = ("off", "failures", "all")
 
 Tell = Callable[..., object]
+Heard = Callable[[str, str, str, Mapping[str, str]], None]  # event, reason, source, and more about it by name
 
 
 class Audit:
@@ -36,11 +37,14 @@ class Audit:
     ) -> None:
         self._level = level
         self.counts: dict[tuple[str, str], int] = {}
+        self.heard: Heard | None = None  # is told of each failure
         self._lines = Lines(tell, "source", clock)
         self._news = None if tell_news is None else Lines(tell_news, "client", clock)
 
     def failure(self, event: str, reason: str, source: str, **more: str) -> None:
         self._note(event, reason, source, more, wanted=self._level != "off")
+        if self.heard is not None:
+            self.heard(event, reason, source, more)
 
     def success(self, event: str, reason: str, source: str, **more: str) -> None:
         self._note(event, reason, source, more, wanted=self._level == "all")

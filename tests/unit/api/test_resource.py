@@ -25,6 +25,7 @@ from headrace.api.operations import (
     of_traces,
 )
 from headrace.api.posts import of_posts
+from headrace.api.refusals import of_refusals
 from headrace.api.resource import (
     Holder,
     Parameter,
@@ -42,6 +43,7 @@ from headrace.core.homes import Homes
 from headrace.services.laggards import Laggards
 from headrace.services.paging import ByHome, Place, ShardRows
 from headrace.services.posts import Posts
+from headrace.services.refusals import Refusals
 from headrace.services.removals import Removals
 from headrace.services.tracing import Tracing
 from unit.api.test_configuration import Broker
@@ -125,6 +127,7 @@ def test_a_worker_answers_every_resource_that_is_declared() -> None:
             **of_retained(ShardRows({}), ByHome({}, Homes().of_topic)),
             **of_removals(Removals([])),
             **of_posts(Posts([])),
+            **of_refusals(Refusals(0)),
             **of_configuration(Broker()),
             **of_backlogs(ByHome({}, Homes().of_client)),
         }

@@ -12,6 +12,7 @@ from headrace.commands.main import cli
 from headrace.console.admin import AdminClient, AdminRefused
 from unit.console.test_backlogs import ROW as ENTRY
 from unit.console.test_clients import ROW
+from unit.console.test_refusals import ROW as REFUSAL
 
 SESSION = {
     "tenant": "default",
@@ -99,3 +100,12 @@ def test_what_waits_is_peeked_at_up_to_a_limit_page_by_page(monkeypatch: pytest.
     assert (few.exit_code, len(few.output.splitlines())) == (0, 2)
     missing = run(monkeypatch, Broker(AdminRefused(404, "x", "no session 'c\x1b'")), "session", "peek", "c")
     assert (missing.exit_code, missing.output.splitlines()[-1]) == (1, "Error: no session 'c\\x1b'")
+
+
+def test_who_was_refused_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker({"rows": [REFUSAL, REFUSAL]}, {"rows": [REFUSAL]})
+    done = run(monkeypatch, broker, "client", "refused", "--pattern", "a*", "-n", "5", "--json")
+    assert [json.loads(one) for one in done.output.splitlines()] == [REFUSAL, REFUSAL]
+    assert broker.asked == ["GET /v1/refusals?limit=5&pattern=a%2A"]
+    shown = run(monkeypatch, broker, "client", "refused")
+    assert (shown.exit_code, len(shown.output.splitlines())) == (0, 2)

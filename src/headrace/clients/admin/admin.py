@@ -34,6 +34,7 @@ from headrace.clients.admin.rows import (
     Posted,
     PublishProperties,
     Queue,
+    Refusal,
     Reloaded,
     Removed,
     RetainedMessage,
@@ -87,6 +88,13 @@ class Admin:
         """Return the worst of those whose socket is full or for whom messages wait."""
         found = self._connection.ask("GET", _target("clients/behind", limit=str(limit)))
         return msgspec.convert(found["clients"], list[Laggard])
+
+    def refused(self, pattern: str = "", limit: int = 100) -> list[Refusal]:
+        """Return who was refused lately, and why, the last one first."""
+        asked = {"pattern": pattern, "limit": str(limit)}
+        return msgspec.convert(
+            self._connection.ask("GET", _target("refusals", **asked))["rows"], list[Refusal]
+        )
 
     def sessions(
         self, tenant: str = "", pattern: str = "", state: Literal["connected", "away", ""] = ""

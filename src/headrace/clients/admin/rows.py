@@ -60,6 +60,23 @@ class Laggard(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class Refusal(msgspec.Struct, frozen=True):
+    """A client that was refused lately, `count` times."""
+
+    event: str
+    reason: str
+    client_id: str
+    user: str
+    source: str
+    address: str
+    listener: str
+    detail: str
+    count: int
+    first_us: int
+    last_us: int
+    worker: int
+
+
 class SessionRow(msgspec.Struct, frozen=True):
     """A session in a list."""
 

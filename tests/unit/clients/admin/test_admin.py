@@ -128,6 +128,11 @@ def test_clients_and_sessions(operated: Operated) -> None:
             admin.drop("$bridge/x")
         assert {session.client_id for session in admin.sessions(state="connected")} == {"c2", odd}
         assert admin.behind() == []
+        Mqtt(operated.port, "$member/x").close()  # it is answered, by a refusal
+        wait_until(lambda: bool(admin.refused()), "the refusal", 60)
+        [refused] = admin.refused("$member/*")
+        assert (refused.event, refused.client_id, refused.count) == ("refused", "$member/x", 1)
+        assert refused.source == "127.0.0.1"
         for client in clients:
             client.close()
 
@@ -233,6 +238,7 @@ PAIRS: dict[str, Any] = {
     "Client": rows.Client,
     "Kicked": rows.Kicked,
     "Laggard": rows.Laggard,
+    "Refusal": rows.Refusal,
     "SessionRow": rows.SessionRow,
     "SessionDetails": rows.Session,
     "Dropped": rows.Dropped,
@@ -259,5 +265,5 @@ def test_a_type_has_the_members_that_the_broker_describes(name: str) -> None:
 def test_every_type_that_is_described_is_one_of_the_client_or_named() -> None:
     named = {name.partition("_")[0] for name in document(RESOURCES)["components"]["schemas"]}
     others = {"Page", "Listing", "Behind", "TraceRequest", "TraceBegun", "Taken", "Subscribed"}
-    others |= {"Publication", "PostedProperties", "PublishProperties"}
+    others |= {"Refused", "Publication", "PostedProperties", "PublishProperties"}
     assert named - set(PAIRS) <= others
