@@ -85,11 +85,6 @@ class StoredSession(Waiting):
         """Begin with nothing read. `long`: so many messages wait for a client that is connected before they are put."""
         self.session = session
         self.storing = storing
-        self.queue = StoredQueue(session.tenant.name, session.client_id, session.incarnation, self)
-        outbound = session.outbound()
-        rows = self.queue.rows = outbound.stored_rows()
-        self.queue.used = rows.tried
-        self.queue.floor = self.noted = outbound.floor()
         self.reader: QueueReader = journal
         self._long: i64 = long
         self.failed = False  # what was asked for could not be read
@@ -100,7 +95,8 @@ class StoredSession(Waiting):
         outbound = session.outbound()
         self.noted = outbound.floor()
         self.queue = StoredQueue(session.tenant.name, session.client_id, session.incarnation, self)
-        self.queue.rows = outbound.stored_rows()
+        rows = self.queue.rows = outbound.stored_rows()
+        self.queue.used = rows.tried
         self.queue.floor = self.noted
 
     # What the policy asks of a session
