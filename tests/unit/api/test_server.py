@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from starlette.routing import Route
 
 from certificates import Authority
 from headrace.api.app import application, bind
-from headrace.api.server import Bounds, admin_server
+from headrace.api.server import Accepting, Bounds, admin_server
 from headrace.net.tls import TlsFiles, server_context
 
 QUICK = Bounds(connections_max=3, request_s=0.3, response_s=0.6)
@@ -241,3 +242,28 @@ def test_over_tls_with_a_certificate_that_changes(tmp_path: Path) -> None:
         await served.stop()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("loop", [uvloop.new_event_loop, asyncio.new_event_loop])
+def test_an_answer_of_two_writes_does_not_wait_for_an_acknowledgement(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """Without TCP_NODELAY the body of an answer comes 40 ms behind its head, when the client has acknowledged that."""
+
+    async def main() -> list[int]:
+        served = Served(PATIENT)
+        while not served.server.started:
+            await asyncio.sleep(0.001)
+        reader, writer = await served.open(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        await asyncio.wait_for(reader.readuntil(b"ok\n"), 20)
+        accepting = served.server.servers[0]
+        assert isinstance(accepting, Accepting)
+        found = [
+            one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for one in accepting._open_now.values()
+        ]
+        writer.close()
+        await served.stop()
+        return found
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert [bool(one) for one in runner.run(main())] == [True]
