@@ -21,10 +21,9 @@ SENDERS ?=
 READERS ?=
 RESULT ?=
 
-.PHONY: help setup deb wheels site test check unit spark spark-deep deep fuzz demo bench bench-spark bench-neighbours bench-frames bench-shards bench-curves soak counts torture \
 CLIENTS ?=
 
-.PHONY: help setup deb wheels site test check unit spark spark-deep fuzz demo bench bench-spark bench-neighbours bench-frames bench-shards bench-curves bench-stores soak counts torture \
+.PHONY: help setup deb wheels site test check unit spark spark-deep deep fuzz demo bench bench-spark bench-neighbours bench-frames bench-shards bench-curves bench-stores soak counts torture \
 	torture-workers torture-faults torture-clock torture-spark bucket cluster hdfs readers s3 clean
 
 help:  ## print the targets
