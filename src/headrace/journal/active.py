@@ -184,17 +184,26 @@ class SegmentFile:
         self.fd = self._index_fd = -1
 
 
+def _at_once(step: Callable[[], Result], /) -> Result:
+    return step()
+
+
 def create_segment(disk: Disk, directory: Path, header: SegmentHeader, allocate_bytes: int) -> SegmentFile:
     """Create a new, empty, synced segment. It gets its name last, so a segment file always has a whole header."""
     return name_segment(disk, begin_segment(disk, directory, header, allocate_bytes))
 
 
 def begin_segment(
-    disk: Disk, directory: Path, header: SegmentHeader, allocate_bytes: int, is_scarce: bool = False
+    disk: Disk,
+    directory: Path,
+    header: SegmentHeader,
+    allocate_bytes: int,
+    is_scarce: bool = False,
+    attempt_to_create: Attempt = _at_once,
 ) -> SegmentFile:
     """Do the first half of `create_segment`, which may be done again if there was no space or no descriptor."""
     segment = Segment(directory, header.base_offset)
-    fd = disk.create(_temporary(segment))
+    fd = attempt_to_create(partial(disk.create, _temporary(segment)))
     try:
         file = SegmentFile(disk, segment, fd, allocate_bytes, 0)
         file.preallocate(SEGMENT_HEADER_SIZE, is_scarce)
@@ -204,10 +213,6 @@ def begin_segment(
         disk.unlink(_temporary(segment))
         raise
     return file
-
-
-def _at_once(step: Callable[[], Result], /) -> Result:
-    return step()
 
 
 def name_segment(

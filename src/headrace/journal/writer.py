@@ -327,8 +327,8 @@ class GroupWriter:
         return self._again(step, is_passing)
 
     def _until_done(self, step: Callable[[], Result]) -> Result:
-        """Do what costs nobody anything if it fails, for whatever reason, again and again until it does not: a file that
-        has no name yet holds nothing, a directory that cannot be opened has lost nothing."""
+        """Make or open something in a directory, again and again until that succeeds, whatever is the reason that it
+        does not: nothing was lost by it."""
         return self._again(step, _is_any)
 
     def _again(
@@ -399,9 +399,12 @@ class GroupWriter:
         directory = self.file.segment.path.parent
 
         def begin() -> SegmentFile:
-            return begin_segment(self._disk, directory, header, self._allocate_bytes, bool(self.full))
+            scarce = bool(self.full)
+            return begin_segment(
+                self._disk, directory, header, self._allocate_bytes, scarce, self._until_done
+            )
 
-        self.file = name_segment(self._disk, self._until_done(begin), self._with_room, self._until_done)
+        self.file = name_segment(self._disk, self._with_room(begin), self._with_room, self._until_done)
         self.roll_wanted = False
         self._index_wanted_at = self.file.segment.size
         self._catalog.append(self.file.segment)
