@@ -15,7 +15,7 @@ from typing import Final
 # sweep; unread: reads that are tried
 # again; close: of a connection that failed; system: `$SYS`; housekeeping; log: of how connections begin and end;
 # latencies: what counts them; peer: what passes between workers; loop: the event loop's own work; store: of long
-# queues.
+# queues; sums: over the shards of all workers; cluster: what Kafka's group says, and looks at its topics.
 PLACES: Final = (
     "journal",
     "apply",
@@ -39,6 +39,8 @@ PLACES: Final = (
     "peer",
     "loop",
     "store",
+    "sums",
+    "cluster",
 )
 
 Tell = Callable[[str, str, BaseException], None]

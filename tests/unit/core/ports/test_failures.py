@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,7 @@ from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import SubscriptionRequest, Will
 
 COMPILED = not str(headrace.core.broker.__file__).endswith(".py")
+SOURCES = Path(__file__).parents[4] / "src" / "headrace"
 CORE = str(Path(headrace.core.broker.__file__).parent)
 # Where the work is done. What calls it, and contains what it raises, is not made to fail itself.
 LEAVES = {
@@ -334,6 +336,12 @@ def test_who_logs_may_fail_too() -> None:
     failures.note(PLACES[0], "c", Boom("x"))
     assert told == ["journal c x"]
     assert failures.counts["journal"] == 1
+
+
+def test_every_place_under_which_something_is_noted_is_known() -> None:
+    noted = re.compile(r'(?:failures\.note|_repeat|\.contain)\(\s*"(\w+)"')
+    found = {name for path in SOURCES.rglob("*.py") for name in noted.findall(path.read_text("utf-8"))}
+    assert {"peer", "timer", "cluster"} <= found <= set(PLACES)
 
 
 def _request(topic_filter: str) -> SubscriptionRequest:
