@@ -8,11 +8,13 @@ would be.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
 from headrace.core.broker import Broker
+from headrace.core.inbound.posting import Post
 from headrace.errors import NotThere, PacketTooLarge, ProtocolError, ShardAway
 from headrace.mqtt import codec
 from headrace.mqtt import reason_codes as rc
@@ -70,7 +72,7 @@ class Posts:
         broker = self._home(tenant, topic)
         if not any(tenant in each.fold.tenants for each in self._brokers):
             raise NotThere(f"there is no tenant {tenant!r} here: none of its clients has ever come")
-        post = broker.posting().post(tenant, packet)
+        post = _posted(broker, tenant, packet)
         await until_durable(broker, post)
         matching = post.matching + self._matching(tenant, packet.topic, broker)
         elsewhere = post.elsewhere and len(self._brokers) < broker.worker.homes.shards
@@ -96,7 +98,7 @@ class Posts:
         found = None if of_tenant is None else of_tenant.retained.get(name)
         if found is None or found.expired(broker.worker.clock.now_us):
             raise NotThere(f"tenant {tenant} has no retained message on {topic!r}")
-        post = broker.posting().post(tenant, Publish(name, 0, True, False, 0, b"", NO_EXPIRY, b""))
+        post = _posted(broker, tenant, Publish(name, 0, True, False, 0, b"", NO_EXPIRY, b""))
         await until_durable(broker, post)
         return asdict(Deleted(tenant, topic, found.size, found.client_id))
 
@@ -139,3 +141,15 @@ class Posts:
             if number is None or shard == number:
                 raise ShardAway(shard, why)
         raise NotThere(f"{topic!r} of tenant {tenant} is at home in a shard which is not here")
+
+
+def _posted(broker: Broker, tenant: str, packet: Publish) -> Post:
+    """Begin to publish, as of now: the clock is set by the connection that is the first to read in a pass of the loop,
+    and one of HTTP is none of those."""
+    worker = broker.worker
+    if worker.clock.stale:
+        worker.clock.stale = False
+        worker.request_tick()
+        worker.clock.now_us = time.time_ns() // 1000
+        worker.clock.mono_ms = time.monotonic_ns() // 1_000_000
+    return broker.posting().post(tenant, packet)

@@ -174,3 +174,16 @@ def test_what_is_larger_than_a_client_may_send_is_refused() -> None:
     shards.worker.settings.packet_bytes_max = 100
     with pytest.raises(ValueError, match="100 are accepted"):
         shards.posts.packet("a", bytes(100), 0, False, Properties(), NO_EXPIRY)
+
+
+@pytest.mark.parametrize("stale", [True, False])
+def test_a_message_is_of_now_even_if_nobody_has_read_for_long(stale: bool) -> None:
+    """A clock that the timer has set a while ago would make its delivery late in the figures."""
+    shards = Shards()
+    before = shards.worker.clock.now_us
+    shards.worker.clock.stale = stale
+    shards.publish("t0")
+    home = shards.brokers[shards.worker.homes.of_topic("default", "t0")]
+    found = home.fold.tenant("default").retained.get(b"t0")
+    assert found is not None
+    assert (found.timestamp_us > before) == stale

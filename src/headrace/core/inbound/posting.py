@@ -69,6 +69,7 @@ class Posting:
         self._gate = gate
         self._router = router
         self._admission = admission
+        self._worker = worker
         self._clock = worker.clock
         self._settings = worker.settings
 
@@ -97,6 +98,7 @@ class Posting:
         else:
             self._router.route_live(of, message)
             post.run()
+            self._worker.request_tick()  # nobody has read: what goes to many goes on at the end of one
         return post
 
     def _check(self, tenant: Commons, packet: Publish) -> None:

@@ -192,3 +192,22 @@ def test_other_shards_get_it_and_are_said_to_want_it(qos: int) -> None:
     assert (posted.over, posted.matching, posted.elsewhere) == (True, 0, True)
     assert [payload for _, payload, _, _ in reader.publishes()] == [b"x"]
     assert not post(shards[0], topic=b"nobody", qos=0).elsewhere
+
+
+def test_one_at_qos_0_for_many_goes_on_without_anybody_who_reads() -> None:
+    """Deliveries to more than one pass has are made in the next ones, which nobody else may ask for."""
+    settings = BrokerSettings()
+    settings.deliveries_at_once = 10
+    harness = Harness(settings)
+    readers = [harness.client(f"r{number}") for number in range(30)]
+    for reader in readers:
+        reader.subscribe("a/b", 0)
+
+    def end_ticks_that_are_asked_for() -> None:
+        while harness.worker._tick_requested:
+            harness.worker.end_tick()
+
+    end_ticks_that_are_asked_for()
+    post(harness, qos=0)
+    end_ticks_that_are_asked_for()
+    assert [len(reader.publishes()) for reader in readers] == [1] * 30
