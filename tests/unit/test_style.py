@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -590,6 +591,17 @@ def test_every_link_of_a_document_leads_somewhere() -> None:
         if "://" not in target and not (file.parent / target).exists()
     ]
     assert not broken
+
+
+def test_no_paragraph_of_a_document_stands_there_in_two_versions() -> None:
+    """As the merge of two branches leaves it that have changed one line each."""
+    twice = []
+    for file in [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = re.sub(r"^```.*?^```", "", file.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+        lines = [line for line in text.split("\n") if not line.startswith("|") or line.startswith("| [")]
+        heads = Counter(line[:60] for line in lines if len(line) >= 60)
+        twice += [f"{name(file)}: {head}" for head, times in heads.items() if times > 1]
+    assert not twice
 
 
 def test_nobody_reads_a_table_through_the_file_system_that_can_abort_the_process() -> None:
