@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from headrace.config import Config
+from headrace.services.audit import clean
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor
@@ -51,6 +52,25 @@ def set_up_logs(config: Config, worker: int | None = None) -> None:
         ),
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
     )
+    ours = logging.getLogger("headrace")
+    ours.setLevel(logging.INFO)
+    ours.handlers = [_Structured()]
+
+
+class _Structured(logging.Handler):
+    """What a module says by the standard library, as a line of this log: else Python writes the words alone to stderr,
+    without their time, their level and the fields that they were given as `extra={"fields": ...}`."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        import structlog
+
+        fields = {
+            name if name != "event" else "of_event": clean(value) if isinstance(value, str) else value
+            for name, value in record.__dict__.get("fields", {}).items()
+        }
+        if record.exc_info:
+            fields["error"] = repr(record.exc_info[1])
+        structlog.get_logger("headrace").log(record.levelno, clean(record.getMessage()), **fields)
 
 
 def _named(worker: int) -> Processor:

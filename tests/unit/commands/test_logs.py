@@ -35,6 +35,48 @@ def test_no_command_imports_what_it_does_not_need_and_rich_is_there_for_who_asks
     assert (said["event"], said["level"], said["worker"]) == ("ready", "info", 3)
 
 
+SAY = """
+import logging, sys
+from headrace.commands.logs import set_up_logs
+from headrace.config import load
+set_up_logs(load(None, sys.argv[1:]), worker=3)
+set_up_logs(load(None, sys.argv[1:]), worker=3)  # a second time writes no line twice
+what = {"client_id": "a\\nb", "token_line": 2, "worker": 1, "event": "x"}
+logging.getLogger("headrace.api.resource").warning("client kicked", extra={"fields": what})
+try:
+    raise ValueError("odd")
+except ValueError:
+    logging.getLogger("headrace.clients.frame").exception("the %s has ended", "producer")
+"""
+
+
+def said_of_a_module(*overrides: str) -> list[str]:
+    done = subprocess.run(
+        [PYTHON, "-c", SAY, *overrides], env=build_environment(), capture_output=True, text=True, check=True
+    )
+    return done.stderr.splitlines()
+
+
+def test_what_modules_say_by_the_standard_library_has_its_time_level_and_fields() -> None:
+    kicked, ended = (json.loads(line) for line in said_of_a_module("log.format='json'"))
+    assert kicked.pop("timestamp")
+    assert kicked == {
+        "event": "client kicked",
+        "level": "warning",
+        "client_id": "a\\nb",
+        "token_line": 2,
+        "worker": 1,
+        "of_event": "x",
+    }
+    assert (ended["event"], ended["error"]) == ("the producer has ended", "ValueError('odd')")
+    kicked_text, ended_text = said_of_a_module()
+    assert "[warning  ] client kicked" in kicked_text
+    assert "token_line=2" in kicked_text
+    assert "[error    ] the producer has ended" in ended_text
+    (only_error,) = said_of_a_module("log.level='error'")
+    assert "the producer has ended" in only_error
+
+
 def test_a_module_is_imported_without_another_which_can_be_imported_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
