@@ -19,7 +19,7 @@ from headrace.clients.crew import Crew
 from headrace.clients.endpoint import Endpoint
 from headrace.clients.load import HEAD_BYTES
 from headrace.clients.meter import Meter
-from headrace.clients.options import VERSIONS, endpoint_from
+from headrace.clients.options import VERSIONS, FiniteRange, endpoint_from
 from headrace.clients.plan import MODES, Plan
 from headrace.clients.processor import Processor
 from headrace.clients.report import Result, faults
@@ -59,12 +59,10 @@ _MESSAGES = "what each session has to wait for in mode backlog"
 @click.option("-n", "--pairs", type=click.IntRange(1, 9000), default=100, show_default=True)
 @click.option("-q", "--qos", type=click.IntRange(0, 2), default=1, show_default=True)
 @click.option("-w", "--window", type=click.IntRange(1, 1000), default=1, show_default=True)
-@click.option(
-    "--rate", type=click.FloatRange(0), default=0.0, help="messages a second in all; 0: closed loop"
-)
+@click.option("--rate", type=FiniteRange(0), default=0.0, help="messages a second in all; 0: closed loop")
 @click.option("-s", "--size", type=click.IntRange(HEAD_BYTES, 1 << 20), default=64, show_default=True)
-@click.option("-t", "--seconds", type=click.FloatRange(0.1, 86_400), default=5.0, show_default=True)
-@click.option("--warm-up", "warm_up_s", type=click.FloatRange(0), default=1.0, show_default=True)
+@click.option("-t", "--seconds", type=FiniteRange(0.1, 86_400), default=5.0, show_default=True)
+@click.option("--warm-up", "warm_up_s", type=FiniteRange(0), default=1.0, show_default=True)
 @click.option("--messages", type=click.IntRange(1, 65_535), default=100, show_default=True, help=_MESSAGES)
 @click.option("-c", "--persistent", is_flag=True, help="subscribers keep their sessions")
 @click.option("--protocol", type=click.Choice(list(VERSIONS)), default="3.1.1", show_default=True)

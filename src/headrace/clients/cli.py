@@ -17,6 +17,7 @@ from headrace.clients.debug import TalkingClient
 from headrace.clients.errors import ConnectionLost
 from headrace.clients.mqtt import MqttClient
 from headrace.clients.options import (
+    FiniteRange,
     PropertyCommand,
     connect_from,
     connection_options,
@@ -170,7 +171,7 @@ async def _payloads(options: dict[str, Any]) -> AsyncIterator[bytes]:
 @click.option("-T", "--filter-out", "left_out", multiple=True, help="pass over what matches, may be repeated")
 @click.option("-q", "--qos", type=click.IntRange(0, 2), default=0, show_default=True)
 @click.option("-C", "--count", type=click.IntRange(1), help="end after that many messages")
-@click.option("-W", "--timeout", type=click.FloatRange(0, min_open=True), help="end after that many seconds")
+@click.option("-W", "--timeout", type=FiniteRange(0, min_open=True), help="end after that many seconds")
 @click.option("-E", "--end-subscribed", is_flag=True, help="end when the subscriptions are acknowledged")
 @click.option("-v", "--verbose", is_flag=True, help="topic and payload")
 @click.option("-F", "--format", "format_", help="as mosquitto_sub has it: %t %p %q %j ...")

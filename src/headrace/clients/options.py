@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 from collections.abc import Callable
@@ -40,6 +41,17 @@ NEVER_EXPIRES_S = 0xFFFF_FFFF
 _SINGULAR = {"user_properties": "user-property", "subscription_identifiers": "subscription-identifier"}
 _NAMES = {_SINGULAR.get(row[1], row[1].replace("_", "-")): row for row in TABLE}
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class FiniteRange(click.FloatRange):
+    """A number of an option, within bounds. click takes "nan" for one that is within any bounds, and "inf" where there is
+    no upper one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value} is no number that can be reached", param, ctx)
+        return found
 
 
 class PropertyCommand(click.Command):

@@ -25,6 +25,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from headrace.api.apart import ServedApart
 from headrace.api.app import application, bind
+from headrace.clients.options import FiniteRange
 from headrace.config import Config, InvalidKey, host_and_port, load, show
 from headrace.journal.errors import JournalError
 from headrace.services.process_metrics import ProcessFigures
@@ -64,7 +65,7 @@ def common_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--follow/--available-now", default=None, help="Stay until stopped, or stop at the present end."
         ),
-        click.option("--trigger", type=click.FloatRange(0), help="Seconds between batches."),
+        click.option("--trigger", type=FiniteRange(0), help="Seconds between batches."),
         click.option("--metrics", metavar="HOST:PORT", help="Serve /metrics there; port 0: any, it is said."),
     ]
     for option in reversed(options):

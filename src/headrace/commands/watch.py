@@ -14,8 +14,9 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from headrace.clients.options import FiniteRange
 from headrace.commands.storage import ends_with_its_reader
-from headrace.config import endpoint, load
+from headrace.config import InvalidKey, endpoint, load
 from headrace.console.admin import AdminClient, token_of
 
 ADMIN = "http://127.0.0.1:18830"
@@ -96,13 +97,24 @@ def client_for(
     context = None
     if found.scheme == "https":
         context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
-    return AdminClient(found.host, found.port, context, "" if token_file is None else token_of(token_file))
+    return AdminClient(found.host, found.port, context, "" if token_file is None else _token(token_file))
+
+
+def _token(file: Path) -> str:
+    """Return the token in a file. Raises InvalidKey for a file that has none, OSError."""
+    try:
+        token = token_of(file)
+    except UnicodeDecodeError:
+        raise InvalidKey("--token-file", f"{file} is no text in UTF-8") from None
+    if not token:
+        raise InvalidKey("--token-file", f"{file} has no token in it")
+    return token
 
 
 @click.command()
 @click.argument("kind", type=click.Choice(["client", "topic", "address"]))
 @click.argument("pattern")
-@click.option("--seconds", type=click.FloatRange(0, 3600, min_open=True), default=60.0, show_default=True)
+@click.option("--seconds", type=FiniteRange(0, 3600, min_open=True), default=60.0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="a JSON object a line")
 @of_a_broker
 @ends_with_its_reader
@@ -140,7 +152,7 @@ def status(
 
 
 @click.command()
-@click.option("--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="seconds")
+@click.option("--interval", type=FiniteRange(0.2, 3600), default=2.0, show_default=True, help="seconds")
 @click.option(
     "-n", "--rounds", type=click.IntRange(0), default=0, help="end after so many  [default: Ctrl-C]"
 )

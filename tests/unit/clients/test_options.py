@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -12,12 +13,14 @@ from click.testing import CliRunner
 from headrace.clients.endpoint import Endpoint
 from headrace.clients.options import (
     NEVER_EXPIRES_S,
+    FiniteRange,
     PropertyCommand,
     connect_from,
     connection_options,
     endpoint_from,
     parse_properties,
 )
+from headrace.commands.main import cli
 from headrace.mqtt import packets
 from headrace.mqtt.packets import Connect
 
@@ -177,3 +180,28 @@ def test_properties_of_a_publish() -> None:
 def test_a_subscription_identifier() -> None:
     found = parse_properties((("subscription-identifier", "7"),), packets.SUBSCRIBE)
     assert found.subscription_identifiers == [7]
+
+
+def every(command: click.Command, path: str) -> Iterator[tuple[str, click.Parameter]]:
+    """All parameters of a command and of those below it, with the words that lead to them."""
+    yield from ((path, parameter) for parameter in command.params)
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from every(below, f"{path} {name}")
+
+
+def test_no_option_of_any_command_takes_a_number_that_is_none() -> None:
+    numbers = [
+        (path, one)
+        for path, one in every(cli, "headrace")
+        if isinstance(one.type, click.types.FloatParamType)
+    ]
+    assert len(numbers) >= 6
+    assert [(path, one.name) for path, one in numbers if not isinstance(one.type, FiniteRange)] == []
+    for path, one in numbers:
+        for text in ("nan", "inf"):
+            with pytest.raises(click.BadParameter):
+                one.type.convert(text, one, click.Context(cli, info_name=path))

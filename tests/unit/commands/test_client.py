@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from headrace.commands.main import cli
+from headrace.config import InvalidKey
 from headrace.console.admin import AdminClient, AdminRefused
 from unit.console.test_backlogs import ROW as ENTRY
 from unit.console.test_clients import ROW
@@ -109,3 +111,15 @@ def test_who_was_refused_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert broker.asked == ["GET /v1/refusals?limit=5&pattern=a%2A"]
     shown = run(monkeypatch, broker, "client", "refused")
     assert (shown.exit_code, len(shown.output.splitlines())) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [(b"\xff\x92", "is no text in UTF-8"), (b"# none\n\n", "has no token in it")]
+)
+def test_a_file_without_a_token_is_named(tmp_path: Path, text: bytes, said: str) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(text)
+    for command in (["client", "list"], ["status"], ["session", "list"], ["trace", "client", "x"]):
+        done = CliRunner().invoke(cli, [*command, "--admin", "http://127.0.0.1:1", "--token-file", str(file)])
+        assert isinstance(done.exception, InvalidKey)
+        assert str(done.exception) == f"--token-file: {file} {said}"
