@@ -136,6 +136,8 @@ class Tracing:
         if not pattern or len(pattern) > PATTERN_CHARACTERS_MAX:
             raise InvalidTrace(f"pattern: 1 to {PATTERN_CHARACTERS_MAX} characters")
         wrong = malformed_filter(pattern) if kind == "topic" else ""
+        if not wrong and kind == "address" and _network(pattern) is None and _is_network_meant(pattern):
+            wrong = f"{pattern!r} is no address and no network"
         if wrong:
             raise InvalidTrace(f"pattern: {wrong}")
         if not 0 < seconds <= SECONDS_MAX:
@@ -242,3 +244,9 @@ def _network(pattern: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | No
         return ipaddress.ip_network(pattern, strict=False)
     except ValueError:
         return None
+
+
+def _is_network_meant(pattern: str) -> bool:
+    """Return whether a pattern begins with an address and a slash, as a network does and no peer's address."""
+    address, slash, _ = pattern.partition("/")
+    return bool(slash) and _network(address) is not None

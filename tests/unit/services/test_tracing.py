@@ -123,6 +123,8 @@ def test_what_makes_no_sense_is_refused_and_there_are_not_many() -> None:
             ("topic", "a", 0),
             ("topic", "a", 1e9),
             ("client", "x" * 2000, 1),
+            ("address", "192.0.2.0/99", 1),
+            ("address", "2001:db8::/x", 1),
         ):
             with pytest.raises(InvalidTrace):
                 tracing.begin(kind, pattern, seconds)
