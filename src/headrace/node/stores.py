@@ -6,6 +6,7 @@ and one for what is read, to each server. Runs on the loop.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -68,7 +69,8 @@ class OpenStores:
         self._contain = contain
         self._rules = queues.placing()
         self._stores: dict[str, OpenStore] = {}
-        self.window_ms = ALWAYS if queues.window_s == "always" else int(queues.window_s * 1000)
+        window_s = math.inf if queues.window_s == "always" else queues.window_s
+        self.window_ms = ALWAYS if math.isinf(window_s) else int(window_s * 1000)
         self.choosing = ByRules(self._rules, {})
 
     def open(self) -> None:

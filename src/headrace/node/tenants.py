@@ -213,7 +213,9 @@ def check(config: Config) -> None:
         from headrace.directory.migrating import Migrator
     with _named():
         url = url_of(_url(config))
-        if url.drivername.startswith("sqlite") and not Path(str(url.database)).exists():
+        if url.drivername.startswith("sqlite") and not (file := Path(str(url.database))).exists():
+            if config.directory.url and not file.absolute().parent.is_dir():
+                raise HeadraceError(f"{file}: there is no directory {file.absolute().parent}")
             return  # a start makes it
         engine = engine_of(url)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 import pytest
@@ -99,6 +100,7 @@ def test_the_window_may_never_end() -> None:
         assert stores.window_ms == ALWAYS
 
     with_stores(QueuesConfig(device=NOWHERE, window_s="always"), look)
+    with_stores(QueuesConfig(device=NOWHERE, window_s=math.inf), look)
 
 
 def test_a_file_that_cannot_be_read_is_named_with_its_key() -> None:

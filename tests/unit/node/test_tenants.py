@@ -253,6 +253,8 @@ def test_a_check_opens_what_a_start_would_and_makes_nothing(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
     url = f"sqlite:///{tmp_path}/directory"
     check(config(tmp_path, url))
+    with pytest.raises(InvalidKey, match=r"^directory.url: .*/no/file: there is no directory .*/no$"):
+        check(config(tmp_path, f"sqlite:///{tmp_path}/no/file"))
     open_store(url, make=True).close()
     check(config(tmp_path, url))
     with sqlite3.connect(tmp_path / "directory") as database:
