@@ -89,7 +89,8 @@ def test_signals_and_the_collector_stay_the_program_s() -> None:
             signal.raise_signal(signal.SIGTERM)
             await broker.wait_until(lambda: bool(taken))
             await publish(broker, "a", "it still runs")
-        assert (gc.get_freeze_count(), gc.get_threshold()) == before
+        assert gc.get_freeze_count() <= before[0], "what was frozen before may have ended meanwhile"
+        assert gc.get_threshold() == before[1]
         asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
 
     asyncio.run(asyncio.wait_for(main(), 60))
