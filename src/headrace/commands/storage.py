@@ -196,7 +196,7 @@ def backup_command(directory: Path, data_dir: Path) -> None:
     """
     require_whole(data_dir)
     _require_outside(data_dir, directory, "DIRECTORY")
-    shards = shards_of(data_dir)
+    shards = journals_of(data_dir)
     with ended_by_signals():
         if len(shards) > 1:
             made = backup_shards(Layout.open(data_dir), directory)

@@ -49,7 +49,9 @@ def read_manifest(source: Path) -> Manifest:
     path = source / NAME
     try:
         found = json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError, RecursionError) as error:
+    except FileNotFoundError:
+        raise CorruptFile(f"{path}: not a complete backup: there is no such file") from None
+    except (ValueError, RecursionError) as error:
         raise CorruptFile(f"{path}: not a complete backup ({error})") from None
     if isinstance(found, dict) and isinstance(found.get("version"), int) and found["version"] > VERSION:
         raise UnsupportedFormat(f"{path}: version {found['version']}, this headrace reads up to {VERSION}")

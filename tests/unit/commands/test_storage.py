@@ -136,6 +136,24 @@ def test_a_broker_does_not_start_on_half_a_restore(tmp_path: Path, broker: Broke
         restored.end()
 
 
+@pytest.mark.parametrize(
+    ("command", "status", "said"),
+    [
+        (["backup", "--data-dir", "DIR", "OTHER"], 2, "DIR holds no journal"),
+        (["restore", "DIR", "--data-dir", "OTHER"], 1, "not a complete backup: there is no such file"),
+    ],
+)
+def test_a_folder_without_anything_is_named(
+    tmp_path: Path, command: list[str], status: int, said: str
+) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    places = {"DIR": str(folder), "OTHER": str(tmp_path / "other")}
+    found = run(*(places.get(word, word) for word in command), code=status)
+    assert said.replace("DIR", str(folder)) in found
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_wrong_manifest_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "manifest.json").write_text('{"version": "1", "files": 3}')
