@@ -1,25 +1,20 @@
-"""A client of the admin HTTP: one connection that is kept, JSON in and out, errors of one line that name the address."""
+"""A client of the admin HTTP for commands: JSON in and out, errors of one line that name the address."""
 
 from __future__ import annotations
 
-import http.client
-import json
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+from headrace.clients.admin.connection import AdminConnection
+from headrace.clients.admin.errors import Problem, Unreachable, phrase_of
 from headrace.errors import HeadraceError
 
+__all__ = ["AdminClient", "AdminRefused", "Unreachable", "token_of"]
+
 TIMEOUT_S = 10.0
-
-
-class Unreachable(HeadraceError):
-    """Says that nobody answers there, or nobody that speaks HTTP. The message names the address."""
-
-    retry_helps = True
 
 
 class AdminRefused(HeadraceError):
@@ -44,10 +39,7 @@ class AdminClient:
     ) -> None:
         scheme = "http" if context is None else "https"
         self.address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-        self._host, self._port, self._context = host, port, context
-        self._token = token
-        self._timeout_s = timeout_s
-        self._connection: http.client.HTTPConnection | None = None
+        self._connection = AdminConnection(self.address, token, context, timeout_s)
 
     def get(self, path: str) -> Any:
         """Return the JSON of a GET. Raises Unreachable, AdminRefused."""
@@ -55,67 +47,27 @@ class AdminClient:
 
     def ask(self, method: str, path: str, content: object = None) -> Any:
         """Return the answer's JSON, None if it has none. Raises Unreachable, AdminRefused."""
-        with self._explained():
-            status, body = self._exchange(method, path, content)
-            answer = json.loads(body) if body else None
-        self._check(status, answer)
-        return answer
+        with self._named():
+            return self._connection.ask(method, path, content)
 
     def text(self, path: str) -> str:
         """Return the answer as it is. Raises Unreachable, AdminRefused."""
-        with self._explained():
-            status, body = self._exchange("GET", path, None)
-            answer = json.loads(body) if status >= HTTPStatus.BAD_REQUEST else None
-        self._check(status, answer)
-        return body.decode("utf-8", "replace")
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            self.close()
-            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise Unreachable(f"no broker answers at {self.address}: {why}") from None
-
-    def _check(self, status: int, answer: object) -> None:
-        if status >= HTTPStatus.BAD_REQUEST:
-            detail = str(answer.get("detail", "")) if isinstance(answer, dict) else ""
-            said = detail or HTTPStatus(status).phrase
-            raise AdminRefused(status, f"{self.address} answers {status}: {said}", detail)
-
-    def _exchange(self, method: str, path: str, content: object) -> tuple[int, bytes]:
-        """Send a request and return status and body; a connection that has been idle may be gone: then once more, on a
-        new one."""
-        kept = self._connection is not None
-        try:
-            return self._once(method, path, content)
-        except (OSError, http.client.HTTPException):
-            self.close()
-            if not kept:
-                raise
-            return self._once(method, path, content)
-
-    def _once(self, method: str, path: str, content: object) -> tuple[int, bytes]:
-        if self._connection is None:
-            self._connection = self._connect()
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        body = None if content is None else json.dumps(content).encode()
-        self._connection.request(method, path, body, headers)
-        answer = self._connection.getresponse()
-        return answer.status, answer.read()
-
-    def _connect(self) -> http.client.HTTPConnection:
-        if self._context is None:
-            return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
-        return http.client.HTTPSConnection(
-            self._host, self._port, timeout=self._timeout_s, context=self._context
-        )
+        with self._named():
+            return self._connection.text(path)
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        """End the connection; the next request makes another one."""
+        self._connection.close()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the address in what is refused."""
+        try:
+            yield
+        except Problem as error:
+            said = error.detail or phrase_of(error.status)
+            message = f"{self.address} answers {error.status}: {said}"
+            raise AdminRefused(error.status, message, error.detail) from None
 
 
 def token_of(file: Path) -> str:

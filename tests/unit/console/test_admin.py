@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -94,3 +95,28 @@ def test_the_token_of_a_file(tmp_path: Path, text: str, token: str) -> None:
     file = tmp_path / "tokens"
     file.write_text(text)
     assert token_of(file) == token
+
+
+def test_a_change_is_sent_once() -> None:
+    """A command that has dropped a session does not say that there was none."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        asked: list[bytes] = []
+
+        def answer() -> None:
+            for reply in (b"HTTP/1.1 200 x\r\nContent-Length: 2\r\n\r\n{}", b""):
+                if not asked:
+                    connection, _ = listening.accept()
+                data = connection.recv(65_536)
+                asked.append(data.partition(b" HTTP")[0])
+                connection.sendall(reply)
+            connection.close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        admin = AdminClient("127.0.0.1", listening.getsockname()[1], timeout_s=60)
+        admin.get("/x")
+        with pytest.raises(Unreachable):
+            admin.ask("DELETE", "/x")
+        thread.join()
+        admin.close()
+    assert asked == [b"GET /x", b"DELETE /x"]
