@@ -94,8 +94,11 @@ class AdminConnection:
         """Return whether the other side has closed the kept connection, which then is kept no more: nothing is due on it
         between two requests."""
         sock = None if self._kept is None else self._kept.sock
-        if sock is not None and select.select([sock], [], [], 0)[0]:
-            self.close()
+        if sock is not None:
+            looking = select.poll()  # select() has no place for a descriptor above 1023
+            looking.register(sock, select.POLLIN)
+            if looking.poll(0):
+                self.close()
         return self._kept is None
 
     def _once(self, method: str, target: str, content: object) -> tuple[int, bytes]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -100,6 +104,19 @@ def _wait_until_closed(connection: AdminConnection) -> None:
     kept = connection._kept
     assert kept is not None
     assert kept.sock.recv(1, socket.MSG_PEEK) == b""
+
+
+def test_a_program_with_many_descriptors_is_served(server: Server, connection: AdminConnection) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit < 1100:
+        pytest.skip("not so many descriptors here")
+    server.plan = ["200 1", "200 2"]
+    with ExitStack() as stack:
+        for _ in range(1030):
+            stack.enter_context(Path(os.devnull).open("rb"))
+        assert [connection.ask("GET", "/x") for _ in range(2)] == [1, 2]
+        assert connection._kept is not None
+        assert connection._kept.sock.fileno() > 1023
 
 
 @pytest.mark.parametrize(("method", "requests"), [("GET", 3), ("POST", 2), ("DELETE", 2), ("PATCH", 2)])
