@@ -100,6 +100,8 @@ class Publisher(ClientHandler):
         self._window = 0
         self._window_now = _WINDOW_MAX  # small behind a refused message: more may follow, each a connection
         self._packet_bytes_max = VARINT_MAX + 5
+        self._qos_max = 2
+        self._retains = True
         self._last_id = 0
         self._waiting: dict[int, Outgoing] = {}  # by packet id, in the order sent
         self._again: deque[Outgoing] = deque()
@@ -163,6 +165,9 @@ class Publisher(ClientHandler):
             )
         self._window = connack.properties.receive_maximum or 65_535
         self._packet_bytes_max = connack.properties.maximum_packet_size or VARINT_MAX + 5
+        highest = connack.properties.maximum_qos
+        self._qos_max = 2 if highest is None else highest
+        self._retains = connack.properties.retain_available != 0
 
     def _fill(self, source: Iterator[Outgoing], more: bool) -> bool:
         """Encode what the window takes; False when `source` has ended."""
@@ -219,6 +224,9 @@ class Publisher(ClientHandler):
         if len(packet) > self._packet_bytes_max:
             self._give_up_too_large(message, len(packet))
             return
+        if message.qos > self._qos_max or (message.retain and not self._retains):
+            self._give_up_unsupported(message)
+            return
         self._waiting[self._last_id] = message
         self._put(packet)
         self.sent += 1
@@ -229,6 +237,15 @@ class Publisher(ClientHandler):
         self._put_aside(
             message, f"larger than the {self._packet_bytes_max} bytes that the broker takes (0x95)"
         )
+
+    def _give_up_unsupported(self, message: Outgoing) -> None:
+        """Give up a message that the broker, as its CONNACK says, would answer with the end of the connection."""
+        code = reason_codes.RETAIN_NOT_SUPPORTED
+        if message.qos > self._qos_max:
+            code = reason_codes.QOS_NOT_SUPPORTED
+        if self._put_aside is None:
+            raise _refused(message, reason_codes.name(code), code)
+        self._put_aside(message, f"{reason_codes.name(code)} (0x{code:02X})")
 
     def _put(self, packet: bytes) -> None:
         self._out.append(packet)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from broker_process import BrokerProcess, free_port, headrace
+from headrace.mqtt import codec
+from headrace.mqtt.properties import Properties
 from headrace_spark.base.broker_address import BrokerAddress
 from headrace_spark.base.errors import BrokerRefused, BrokerUnreachable, Superseded
 from headrace_spark.devices.publisher import Outgoing, Publisher
@@ -151,3 +155,36 @@ def test_nobody_there() -> None:
     publisher = Publisher(BrokerAddress(f"tcp://127.0.0.1:{free_port()}"), "lonely", patience_s=0.2)
     with pytest.raises(BrokerUnreachable, match=r"no acknowledgement from broker tcp://127.0.0.1:.*refused"):
         publisher.publish(numbered("t", 1))
+
+
+def test_what_connack_says_that_there_is_not_is_put_aside_and_never_sent() -> None:
+    """A broker answers that with the end of the connection, and with another one each time it comes again."""
+    limited = Properties()
+    limited.maximum_qos, limited.retain_available = 1, 0
+    messages = [Outgoing(1, "t", b"x", 2), Outgoing(2, "t", b"x", 1, True), Outgoing(3, "t", b"x", 2, True)]
+    aside: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        where = BrokerAddress(f"tcp://127.0.0.1:{listening.getsockname()[1]}")
+
+        def answer() -> None:
+            for _ in range(2):
+                accepted, _ = listening.accept()
+                with accepted:
+                    accepted.settimeout(10)
+                    accepted.recv(1000)
+                    accepted.sendall(codec.encode_connack(5, False, 0, limited))
+                    sent.append(accepted.recv(1000))
+
+        sent: list[bytes] = []
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with closing(Publisher(where, "p", 10, put_aside=lambda _, why: aside.append(why))) as patient:
+            patient.publish(messages)
+        with (
+            closing(Publisher(where, "p", 10)) as strict,
+            pytest.raises(BrokerRefused, match=r"message 1 to topic 't'.*\(0x9B\)"),
+        ):
+            strict.publish(messages)
+        thread.join(10)
+    assert [why.split()[-1] for why in aside] == ["(0x9B)", "(0x9A)", "(0x9B)"]
+    assert [data[:1] for data in sent] == [b"\xe0", b"\xe0"], "DISCONNECT, and nothing before it"

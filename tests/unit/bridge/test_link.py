@@ -9,7 +9,7 @@ from headrace.bridge.suspect import ALONE_AFTER, GIVEN_UP_AFTER, Suspect
 from headrace.bridge.topics import Rule
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
-from headrace.core.records.record import DROP_NOT_ACCEPTED
+from headrace.core.records.record import DROP_NOT_ACCEPTED, DROP_RETAINED_LIMIT
 from headrace.mqtt import codec
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.data_types import shown_name, text
@@ -683,3 +683,23 @@ def test_what_the_remote_broker_had_not_answered_when_it_closed_is_named() -> No
     remote.feed(codec.encode_connack(5, False, 0))
     remote.lose()
     assert "SUBSCRIBE to 'down/#'" in remote.ended[0]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_what_clients_of_the_tenant_cannot_have_ends_no_bridge(version: int, qos: int) -> None:
+    """The remote broker was told of nothing: what it passes on is taken, and not kept."""
+    harness = Harness()
+    remote = Remote(harness, version)
+    remote.accept()
+    tenant = harness.broker.fold.tenant("default")
+    tenant.limits.maximum_qos, tenant.limits.retain_available = 0, False
+    reader = harness.client("reader")
+    reader.subscribe("here/#", 0)
+    for number in (5, 6):
+        remote.feed(codec.encode_publish(version, b"down/a", b"x", qos, True, False, number if qos else 0))
+    assert not remote.link.closed
+    assert [payload for _, payload, _, _ in reader.publishes()] == [b"x", b"x"]
+    assert (len(tenant.retained), tenant.counters.dropped) == (0, {DROP_RETAINED_LIMIT: 2})
+    answers = [body for first, body in remote.take() if first >> 4 in (PUBACK, PUBREC)]
+    assert [body[2:] for body in answers] == ([b"", b""] if qos else [])

@@ -65,9 +65,11 @@ class Admission:
         return 0
 
     def keeps(self, tenant: Commons, topic: bytes, size: int, payload_size: int) -> bool:
-        """Return whether there is room for a retained message of `size` bytes. A delete always has, and of one that
-        is at home in another shard that one decides."""
+        """Return whether a retained message of `size` bytes is kept: the tenant retains messages, and there is room. A
+        delete always has, and of one that is at home in another shard that one decides."""
         limits = tenant.limits
+        if payload_size and not limits.retain_available:
+            return False
         return tenant.retained.has_room_for(
             topic, size, payload_size, limits.retained_messages_max, limits.retained_bytes_max
         )

@@ -103,11 +103,7 @@ class Posting:
 
     def _check(self, tenant: Commons, packet: Publish) -> None:
         """Raise NotTaken for what cannot be taken, and count it."""
-        code, why = self._admission.refusal(VERSION_5, tenant, packet), ""
-        if not code and packet.retain:
-            size = len(packet.topic) + len(packet.properties) + len(packet.payload)
-            if not self._admission.keeps(tenant, packet.topic, size, len(packet.payload)):
-                code = rc.QUOTA_EXCEEDED
+        code, why = self._refusal(tenant, packet), ""
         if code == rc.QUOTA_EXCEEDED:
             why = "the tenant has as many retained messages, or bytes of them, as it may"
         elif not code and (packet.qos or packet.retain):
@@ -118,6 +114,18 @@ class Posting:
         if code:
             tenant.counters.refuse("publish", code)
             raise NotTaken(code, why or f"the broker does not take it: {rc.name(code)}")
+
+    def _refusal(self, tenant: Commons, packet: Publish) -> int:
+        """Return the reason code of a message that is not taken whatever the disk does, 0 if it is. A delete needs
+        nothing that a tenant could lack."""
+        keeps = packet.retain and len(packet.payload) > 0
+        code = self._admission.unsupported(tenant.limits, packet.qos, keeps)
+        code = code or self._admission.refusal(VERSION_5, tenant, packet)
+        if code or not packet.retain:
+            return code
+        size = len(packet.topic) + len(packet.properties) + len(packet.payload)
+        has_room = self._admission.keeps(tenant, packet.topic, size, len(packet.payload))
+        return 0 if has_room else rc.QUOTA_EXCEEDED
 
     def _store(self, tenant: Commons, message: Message, post: Post) -> None:
         """Append a message to the journal, unless it is a producer's that is stored already."""

@@ -126,7 +126,7 @@ class Publishing(SpaceListener):
         rights = link.rights
         if rights is not None:
             code = self.admission.unsupported(session.tenant.limits, packet.qos, packet.retain)
-            if code:
+            if code and not self._is_bridged(link, session, packet):
                 self._reject_unsupported(link, session, packet, code)
                 return False
             if not rights.may_publish(packet.topic):
@@ -141,6 +141,18 @@ class Publishing(SpaceListener):
         ):
             self._reject(link, session, packet, rc.SUCCESS)
             return False
+        return True
+
+    def _is_bridged(self, link: Link, session: Session, packet: Publish) -> bool:
+        """Return whether a PUBLISH comes in over a bridge. The remote broker, which is no client of the tenant, was told
+        nothing of what those cannot have: its message is taken at the QoS that it has, and not retained where the tenant
+        retains nothing, which is counted."""
+        rendering = link.rendering
+        if rendering is None or not rendering.bridges:
+            return False
+        if packet.retain and not session.tenant.limits.retain_available:
+            packet.retain = False
+            session.tenant.count_drop(DROP_RETAINED_LIMIT, 1)
         return True
 
     def _reject_unsupported(self, link: Link, session: Session, packet: Publish, code: int) -> None:

@@ -211,3 +211,27 @@ def test_one_at_qos_0_for_many_goes_on_without_anybody_who_reads() -> None:
     post(harness, qos=0)
     end_ticks_that_are_asked_for()
     assert [len(reader.publishes()) for reader in readers] == [1] * 30
+
+
+@pytest.mark.parametrize(
+    ("qos", "retain", "payload", "code"),
+    [
+        (2, False, b"x", 0x9B),
+        (1, True, b"x", 0x9A),
+        (0, True, b"x", 0x9A),
+        (0, True, b"", 0),
+        (1, False, b"x", 0),
+    ],
+)
+def test_what_clients_of_its_tenant_cannot_have_is_refused_but_a_delete(
+    qos: int, retain: bool, payload: bytes, code: int
+) -> None:
+    harness = Harness()
+    limits = harness.broker.fold.tenant(DEFAULT_TENANT).limits
+    limits.maximum_qos, limits.retain_available = 1, False
+    if not code:
+        post(harness, qos=qos, retain=retain, payload=payload)
+        return
+    with pytest.raises(NotTaken) as refused:
+        post(harness, qos=qos, retain=retain, payload=payload)
+    assert refused.value.reason_code == code

@@ -12,7 +12,7 @@ from headrace.core.ports.access import Access, SignIn
 from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import Link
 from headrace.core.records.message import Message, decode_batch
-from headrace.core.records.record import DROP_NOT_ACCEPTED, FLAG_V5, FLAG_WILL
+from headrace.core.records.record import DROP_NOT_ACCEPTED, DROP_RETAINED_LIMIT, FLAG_V5, FLAG_WILL
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Will
 
@@ -428,3 +428,16 @@ def test_what_fails_while_a_held_will_is_forgotten_costs_its_publisher_nothing(q
     harness.crash()
     harness.advance(2 * GRACE_S)
     assert presence(harness) == b"again"
+
+
+def test_a_will_that_is_due_once_its_tenant_retains_nothing_is_published_and_not_kept(
+    harness: Harness,
+) -> None:
+    watcher = Client(harness, "w")
+    watcher.subscribe("wills")
+    Client(harness, "c", False, 5, None, NEVER, Will("wills", b"gone", 1, True, delay_s=5)).lose()
+    tenant = harness.broker.fold.tenant("default")
+    tenant.limits.retain_available = False
+    harness.advance(6)
+    assert heard(watcher) == [b"gone"]
+    assert (len(tenant.retained), tenant.counters.dropped) == (0, {DROP_RETAINED_LIMIT: 1})
