@@ -69,7 +69,7 @@ from headrace_spark.metrics.settling import FOUND, Notes, Settling
 from headrace_spark.metrics.traffic import NEWER
 from headrace_spark.metrics.usage import usage_rows
 from headrace_spark.records.schema import EVENTS, arrow_schema
-from headrace_spark.source.journal import commit, journals_of, register, registered_offset
+from headrace_spark.source.journal import commit, first_time_us, journals_of, register, registered_offset
 from headrace_spark.source.journal_range import ALONE, JournalRange, Place, Ranges
 from headrace_spark.source.log_reader import DividedFrom, LogReader
 from headrace_spark.source.options import check_consumer
@@ -216,10 +216,7 @@ def retire(spark: SparkSession, tables: Tables, turns: Iterable[Ranges]) -> None
         if not (files or tables.backlog.files(before.uuid)) or any(one.position() is None for one in parts):
             continue
         sessions = Sessions(remembered(files))
-        began_us = min(
-            (info.min_ts for one in parts for info in one.journal.segments() if info.min_ts), default=0
-        )
-        sessions.apply({"kind": "broker_started", "event_timestamp": began_us})
+        sessions.apply({"kind": "broker_started", "event_timestamp": began_us(parts, before, sessions)})
         changed = connection_rows(sessions, before.uuid)
         writer = Writer(spark, tables, before.uuid, f"{JOB}-{before.uuid}-divided", before.end_offset)
         writer.connect(changed)
@@ -227,6 +224,14 @@ def retire(spark: SparkSession, tables: Tables, turns: Iterable[Ranges]) -> None
         writer.append(tables.usage, writer.files(USAGE, [used]))
         writer.replace(tables.backlog, [])
         writer.replace(tables.state, [], parts[0].notes())
+
+
+def began_us(parts: Iterable[Ranges], before: DividedFrom, sessions: Sessions) -> int:
+    """Return when the broker began with the parts of a journal that was divided. What they have below its end are copies,
+    as old as they were there. Where nothing is left behind it, nobody is taken to have stayed."""
+    times = [first_time_us(one.journal, before.end_offset) for one in parts]
+    newest_us = int(sessions.remembered.connected_us.max(initial=0))
+    return min((at for at in times if at is not None), default=newest_us)
 
 
 def next_range(turns: deque[Ranges], settings: Settings) -> tuple[Ranges, JournalRange | None]:

@@ -60,7 +60,8 @@ def _ended(connections: pa.RecordBatch) -> pa.Table:
     rows = connections.filter(pc.and_not(has_ended, stands_in))
     until = rows["disconnected_timestamp"].cast(pa.int64()).to_numpy()
     since = rows["connected_timestamp"].cast(pa.int64()).to_numpy()
-    columns = {"hour_us": until // HOUR_US * HOUR_US, "tenant": rows["tenant"], "us": until - since}
+    connected_us = np.maximum(until - since, 0)  # a clock that was set back takes nothing off a bill
+    columns = {"hour_us": until // HOUR_US * HOUR_US, "tenant": rows["tenant"], "us": connected_us}
     groups = pa.table(columns).group_by(["hour_us", "tenant"], use_threads=False)
     return groups.aggregate([([], "count_all"), ("us", "sum")])
 

@@ -285,7 +285,8 @@ def _connections(rows: pa.Table, since: datetime, until: datetime) -> Connection
         client = f"{tenant}/{client_id}"
         if end is None:
             online.add(client)
-        seconds = (min(end or until, until) - max(begin, since)).total_seconds()
+        last = until if end is None else max(begin, end)  # a clock may have been set back meanwhile
+        seconds = (min(last, until) - max(begin, since)).total_seconds()
         if seconds >= 0:
             inside.append((client, seconds))
     return Connections(

@@ -149,6 +149,16 @@ def offset_at(journal: LogReader, at_us: int) -> int:
     return end
 
 
+def first_time_us(journal: LogReader, offset: int) -> int | None:
+    """Return the time of the first record from `offset` on, of those that the journal still has; None if there is
+    none."""
+    start, end = max(offset, journal.start_offset()), journal.high_watermark()
+    for until in (start + 1, end):  # compaction may have taken the very first
+        if start < end and (batch := next(journal.scan(start, until), None)) is not None:
+            return batch.first_timestamp_us
+    return None
+
+
 def require_history(journal: LogReader, position: JournalOffset) -> JournalOffset:
     """Return a position as the journal has it now: at the same offset, in the journal's epoch. That may have risen since
     (a backup was restored) while all that was read is still there.

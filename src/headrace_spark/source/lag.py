@@ -8,7 +8,7 @@ from time import time
 from headrace_spark.base.figures import Lag
 from headrace_spark.base.progress import Progress
 from headrace_spark.base.settings import RunSettings
-from headrace_spark.source.journal import journals_of
+from headrace_spark.source.journal import first_time_us, journals_of
 from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.ranges import bytes_between
 from headrace_spark.source.remote import IMPATIENT
@@ -22,8 +22,8 @@ def lag_of(journal: LogReader, offset: int, now_s: float) -> Lag:
     if start >= end:
         return Lag(0, 0, 0.0)
     size = bytes_between(journal.segments(), start, end)
-    oldest = next(journal.scan(start, start + 1), None)
-    age_s = 0.0 if oldest is None else now_s - oldest.first_timestamp_us / 1e6
+    oldest_us = first_time_us(journal, start)
+    age_s = 0.0 if oldest_us is None else now_s - oldest_us / 1e6
     return Lag(end - start, size, max(0.0, age_s))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +64,12 @@ def rows(lake: Path, table: str) -> list[dict[str, Any]]:
     return found
 
 
-def before(broker: BrokerProcess) -> None:
-    """Queues of sessions and groups, who was there for one connection, and who is connected when the broker is killed."""
+def before(broker: BrokerProcess) -> datetime:
+    """Queues of sessions and groups, who was there for one connection, and who is connected when the broker is killed:
+    that moment is returned. The shards keep a message that is older than all of it."""
+    early = client_of(broker, "early")
+    early.deliver("early", b"kept", 1, retain=True)
+    leave(early)
     for client_id in CLIENTS:
         client = client_of(broker, client_id)
         client.subscribe(f"to/{client_id}", "all", qos=1)
@@ -84,6 +89,7 @@ def before(broker: BrokerProcess) -> None:
     broker.kill()
     passing.close()
     publisher.close()
+    return datetime.now(UTC)
 
 
 def after(broker: BrokerProcess) -> None:
@@ -116,7 +122,7 @@ def test_shards_go_on_where_the_journal_ended(
     old = make_broker(tmp_path / "old").start()
     new = make_broker(tmp_path / "new", extra=["--workers", "2"])
     try:
-        before(old)
+        killed = before(old)
         [journal] = open_journals(old.data_dir)
         uuid = journal.uuid
         run(spark, old.data_dir, lake)
@@ -141,9 +147,16 @@ def test_shards_go_on_where_the_journal_ended(
     connections = rows(lake, "connections")
     assert [row for row in connections if row["disconnected_timestamp"] is None] == []
     assert Counter(row["client_id"] for row in connections) == Counter(
-        CLIENTS + MEMBERS + ["passing", "publisher"] + ["publisher", CLIENTS[0], MEMBERS[0]]
+        CLIENTS + MEMBERS + ["early", "passing", "publisher"] + ["publisher", CLIENTS[0], MEMBERS[0]]
     )
     assert all(row["disconnected_timestamp"] >= row["connected_timestamp"] for row in connections)
+    cut = [row for row in connections if row["end"] == "broker_started"]
+    assert {row["client_id"] for row in cut} == {"passing", "publisher"}
+    assert all(killed <= row["disconnected_timestamp"] < datetime.now(UTC) for row in cut)
+    connected_s = sum(
+        (row["disconnected_timestamp"] - row["connected_timestamp"]).total_seconds() for row in connections
+    )
+    assert sum(row["connected_s"] for row in rows(lake, "usage")) == pytest.approx(connected_s)
     assert sum(row["connections"] for row in rows(lake, "usage")) == len(connections)
     delivered = Counter[str]()
     for row in rows(lake, "deliveries"):

@@ -258,6 +258,23 @@ def check_usage(history: History, rows: list[dict[str, Any]]) -> None:
     }
 
 
+def test_a_clock_that_was_set_back_takes_nothing_off_a_bill() -> None:
+    times = [(10, 40), (50, 20), (30, None)]
+    us = pa.timestamp("us", "UTC")
+    connections = pa.record_batch(
+        {
+            "tenant": ["acme"] * 3,
+            "client_id": ["one", "two", "three"],
+            "connected_timestamp": pa.array([begin * 1_000_000 for begin, _ in times]).cast(us),
+            "disconnected_timestamp": pa.array(
+                [end and end * 1_000_000 for _, end in times], pa.int64()
+            ).cast(us),
+        }
+    )
+    [row] = usage_rows(Notes(), connections, "uuid", 7).to_pylist()
+    assert (row["connections"], row["connected_s"]) == (2, 30.0)
+
+
 @pytest.mark.parametrize("batch_rows", [1, 2, 3, 100])
 def test_rows_of_one_key_stay_together(batch_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace_spark.metrics.settling._BYTES_MAX", 0)

@@ -84,6 +84,21 @@ def test_the_page_says_what_was_read_and_up_to_when(lake: Path) -> None:
     assert "since 2026-11-23 00:00 UTC: nothing is counted of that time" in two_days_on
 
 
+def test_a_connection_during_which_the_clock_was_set_back_is_one_of_no_time(lake: Path) -> None:
+    fill(
+        lake,
+        CONNECTIONS,
+        {
+            "client_id": "d",
+            "connected_timestamp": NOW - 30 * MINUTE,
+            "disconnected_timestamp": NOW - 60 * MINUTE,
+        },
+    )
+    found = collect(lake, 1, 60, NOW).connections
+    assert found is not None
+    assert (found.online, found.sessions, found.clients, found.online_s) == (1, 3, 3, 7200.0)
+
+
 def test_rows_are_those_of_the_version_that_is_named(lake: Path) -> None:
     table = LakeTable(lake, TRAFFIC)
     fill(lake, TRAFFIC, {"window_start": NOW, "messages": 1})

@@ -18,6 +18,7 @@ from headrace_spark.records.schema import MESSAGES
 from headrace_spark.source.journal import (
     check_broker,
     commit,
+    first_time_us,
     holds_last,
     open_journal,
     reaches,
@@ -155,6 +156,23 @@ def test_whether_the_journal_still_has_what_a_table_has(
     monkeypatch.setattr(JournalReader, "complete_offset", lambda _self: 100)
     assert holds_last(reader, 100, 77)
     assert not holds_last(reader, 101, 77)
+
+
+def test_the_time_of_the_first_record_from_an_offset_on(
+    journal: Writer, reader: LogReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = mixed(20, 5)
+    journal.write(made, records_per_batch=1)
+    assert first_time_us(reader, 305) == made.records[5].timestamp_us
+    scan = JournalReader.scan
+    monkeypatch.setattr(  # the first ones are gone by compaction
+        JournalReader,
+        "scan",
+        lambda self, start, end: scan(self, max(310, start), end) if end > 310 else iter(()),
+    )
+    assert first_time_us(reader, 305) == made.records[10].timestamp_us
+    assert first_time_us(reader, 320) is None
+    assert first_time_us(reader, 999) is None
 
 
 def test_whether_what_was_read_is_still_the_journal_s(
