@@ -1,12 +1,35 @@
-"""From which offset on each epoch of a journal holds: what the message id of a record is made of (decision 3)."""
+"""Epochs of a journal: from which offset on each holds, which message ids are made of (decision 3), and how one rises.
+
+An epoch rises by a random step. Two copies of one journal that go on apart, as two restores of one backup do, have other
+epochs so: what a reader of the one remembers is not taken for a place in the other.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from secrets import randbelow
+from typing import Final
 
-from headrace.journal.errors import CorruptBatch, OffsetOutOfRange
+from headrace.journal.errors import CorruptBatch, JournalError, OffsetOutOfRange
 from headrace.journal.reader import JournalReader
+
+EPOCH_MAX: Final = (1 << 31) - 1  # a u32 on disk, which readers may take for an int of 32 bits with a sign
+STEP_MAX: Final = (
+    1 << 20
+)  # two steps are the same once in so many times; there is room for 4000 of them on average
+
+
+def raised(epoch: int) -> int:
+    """Return a higher epoch, which nobody who raises the same one returns too. Raises JournalError where there is no
+    higher one."""
+    room = EPOCH_MAX - epoch
+    if room < 1:
+        raise JournalError(
+            f"the epoch of the journal is {epoch} and can rise no more: it was restored or cut too often. Go on with a "
+            "new data directory"
+        )
+    return epoch + 1 + randbelow(min(STEP_MAX, room))
 
 
 def beginnings(start: int, end: int, newest: int, epoch_at: Callable[[int], int]) -> list[tuple[int, int]]:

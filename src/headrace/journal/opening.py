@@ -24,6 +24,7 @@ from time import time_ns
 from headrace.journal.active import SegmentFile, create_segment
 from headrace.journal.catalog import Segment
 from headrace.journal.disk import Disk
+from headrace.journal.epochs import raised
 from headrace.journal.errors import CorruptFile, CorruptJournal, JournalError
 from headrace.journal.restore import is_interrupted
 from headrace.journal.sealed import SealedLoader, read_header
@@ -208,7 +209,7 @@ class Recovery:
 
     def _raise_epoch(self, state: WatermarkState, end: int, published: int) -> None:
         """Raise the epoch on disk before the cut is made: a crash between the two must not hide that there was a cut."""
-        state.epoch += 1
+        state.epoch = raised(state.epoch)
         self._report(
             f"records {end} up to {published} were published and are gone; the epoch rises to {state.epoch}"
         )

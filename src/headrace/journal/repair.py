@@ -27,6 +27,7 @@ from headrace.journal.copying import give_to_owner
 from headrace.journal.damage import Damage, pieces
 from headrace.journal.diagnosis import diagnose
 from headrace.journal.disk import DISK, Disk
+from headrace.journal.epochs import raised
 from headrace.journal.errors import JournalError, NoJournal
 from headrace.journal.findings import Finding, Remedy, Report
 from headrace.journal.index import SUFFIX as INDEX_SUFFIX
@@ -89,7 +90,7 @@ class Repair:
         if report.ok:
             return []
         self._uuid = UUID(report.uuid).bytes
-        self._epoch = report.seen_epoch + self._raises_epoch()
+        self._epoch = raised(report.seen_epoch) if self._raises_epoch() else report.seen_epoch
         done = [self._publish(report.end)] if self._raises_epoch() else []
         done += self._set_aside_all()
         rewritten = {one.base_offset: one for one in report.findings if one.remedy is Remedy.REWRITE}

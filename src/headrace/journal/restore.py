@@ -1,7 +1,8 @@
 """Restore: `headrace restore` makes a data directory from a backup.
 
 To the end of the backup or to an offset before it. Either way history goes on differently from there than it
-may have gone in the original, so the epoch rises, and whoever remembers an offset is told.
+may have gone in the original, so the epoch rises, and whoever remembers an offset is told. Two restores of one
+backup have other epochs (`epochs.raised`).
 
 Everything is built in `<data-dir>/restore.tmp` and synced, then moved up; the segments last, in one step. It is built
 inside the data directory because this may be a mount point, which cannot be renamed. Until that step there is
@@ -27,6 +28,7 @@ from headrace.journal.copying import (
     write_watermark,
 )
 from headrace.journal.disk import DISK, Disk
+from headrace.journal.epochs import raised
 from headrace.journal.errors import JournalError, OffsetOutOfRange
 from headrace.journal.lock import NAME as LOCK
 from headrace.journal.lock import lock_data_dir
@@ -107,7 +109,7 @@ def _remove_interrupted(data_dir: Path) -> None:
 
 
 def _build(source: Path, made: Path, manifest: Manifest, end: int, kept: list[Path], disk: Disk) -> Manifest:
-    epoch = manifest.epoch + 1
+    epoch = raised(manifest.epoch)
     disk.make_directory(made / DIRECTORY)
     reader = JournalReader(source, disk)
     writer = SegmentWriter(disk, made / DIRECTORY, manifest.uuid, epoch)

@@ -22,9 +22,9 @@ from headrace.journal.segment import BATCH_HEADER_SIZE, BATCH_MAGIC, SPARSE, Bat
 _CHUNK_BYTES = 1 << 20
 _CANDIDATES_MAX = 1 << 20  # judged together: 100 MB of memory at the very most
 # A header without its checksum, length and count: a version, the two zero bytes, and numbers that are not absurd (offsets
-# below 2^48, epochs below 2^24, times before the year 4253).
+# below 2^48, epochs below 2^31, times before the year 4253).
 _LIKELY = re.compile(
-    re.escape(BATCH_MAGIC) + rb"(?=.{8}[^\0].\0\0.{6}\0\0.{7}\0.{6}\0\0.{7}\0.{7}\0)", re.DOTALL
+    re.escape(BATCH_MAGIC) + rb"(?=.{8}[^\0].\0\0.{6}\0\0.{7}[\0-\x7f].{6}\0\0.{7}\0.{7}\0)", re.DOTALL
 )
 _HEADER = Struct("<4xIIxB2xQI4xQ16x")
 _COVERED_FROM = 8

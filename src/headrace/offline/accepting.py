@@ -23,6 +23,7 @@ from headrace.data.layout import Layout, check_is_whole
 from headrace.errors import HeadraceError
 from headrace.journal.copying import give_to_owner
 from headrace.journal.disk import DISK, Disk
+from headrace.journal.epochs import raised
 from headrace.journal.log import DIRECTORY, LogSettings, SegmentedLog
 from headrace.journal.segment import split_records
 from headrace.journal.voids import leave_out
@@ -69,7 +70,7 @@ class Acceptance:
         """Make everything fit, and yield what was done. Raises OSError, JournalError."""
         log, directory = self._logs[self._shard], self._layout.directory(self._shard)
         log.close()
-        gap, epoch = range(self._end, self._above), log.epoch + 1
+        gap, epoch = range(self._end, self._above), raised(log.epoch)
         leave_out(self._disk, log.directory, log.uuid, epoch, gap)
         again = self._logs[self._shard] = _opened(directory, _quietly, self._disk)
         yield f"shard {self._shard} goes on at offset {again.next_offset}, in epoch {again.epoch}"

@@ -49,7 +49,7 @@ from headrace.journal.compaction import SparseWriter
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.copying import Likeness, clipped
 from headrace.journal.disk import DISK
-from headrace.journal.epochs import joined
+from headrace.journal.epochs import joined, raised
 from headrace.journal.errors import OffsetOutOfRange
 from headrace.journal.log import DIRECTORY, LogSettings, SegmentedLog
 from headrace.journal.segment import Batch, SegmentHeader, seed_of, split_records
@@ -284,7 +284,7 @@ class Division:
         self._directory = made.directory(shard)
         self._journal = self._directory / DIRECTORY
         self._uuid = uuid4()
-        self._epoch = old.log.epoch + 1
+        self._epoch = raised(old.log.epoch)
         self._report = report
 
     def run(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.types import DataType, StructType
 
 from headrace_spark.base.lake_url import Location
+from headrace_spark.lake.applications import epochs_told
 from headrace_spark.lake.delta_commit import (
     append_files,
     has_version,
@@ -69,6 +70,11 @@ class LakeTable:
         """Return the last transaction of that application in the table."""
         log = self.log()
         return None if log is None else log.transaction_version(app_id)
+
+    def epochs_told(self, head: str, newest: int) -> Iterator[int]:
+        """Yield the epochs, the newest first, for which there may be an application (`applications.epochs_told`)."""
+        log = self.log()
+        return iter(()) if log is None else epochs_told(log, self.path, head, newest)
 
     def rows_added(self) -> int:
         """Return the number of rows that the last commit added."""

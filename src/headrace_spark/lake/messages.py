@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.lake_url import Location
+from headrace_spark.lake.applications import epochs_told
 from headrace_spark.lake.own_columns import require_own_columns
 from headrace_spark.lake.restored import BATCH, Restores
 from headrace_spark.lake.table_files import MESSAGES_LAYOUT, TEXT_KEPT, FileLayout
@@ -137,7 +138,7 @@ class MessagesTable:
         """
         log = self.log()
         if log is not None:
-            for found in range(epoch, -1, -1):
+            for found in epochs_told(log, self.location, archive_id(uuid, ""), epoch):
                 end = log.transaction_version(archive_id(uuid, found))
                 if end is not None:
                     return JournalEnd(uuid, found, end)
@@ -184,7 +185,7 @@ class MessagesTable:
         ]
 
 
-def archive_id(uuid: str, epoch: int) -> str:
+def archive_id(uuid: str, epoch: int | str) -> str:
     """Return the application of Delta's transactions by which an archive says how far it has come: their version is an
     offset, and the table has all messages below it."""
     return f"archive-{uuid}-{epoch}"

@@ -160,6 +160,15 @@ class SparkLog:
             found = self._snapshot.transactions().get(app_id)
             return int(found.get()) if found.isDefined() else None
 
+    def applications(self) -> set[str]:
+        """Return the names of all that have a transaction."""
+        with said_plainly(self._table):
+            names = self._snapshot.transactions().keysIterator()
+            found: set[str] = set()
+            while names.hasNext():
+                found.add(str(names.next()))
+            return found
+
     def get_add_actions(self, flatten: bool = False) -> pa.Table:
         """Return the `add` actions; `flatten` is how it always is."""
         with said_plainly(self._table):

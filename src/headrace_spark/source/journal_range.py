@@ -84,13 +84,13 @@ class Ranges:
     def _divided_at(self) -> int:
         return -1 if self.before is None else self.before.end_offset
 
-    def app_id(self, epoch: int) -> str:
+    def app_id(self, epoch: int | str) -> str:
         return f"{self._job}-{self.journal.uuid}-{epoch}"
 
     def position(self) -> int | None:
         """Return the offset below which every record is done; None before the first range. Raises LakeConflict."""
         journal = self.journal
-        for epoch in range(journal.epoch, -1, -1):
+        for epoch in self._last.epochs_told(self.app_id(""), journal.epoch):
             done = self._last.last_version(self.app_id(epoch))
             if done is None:
                 continue
@@ -163,7 +163,7 @@ class Ranges:
 
     def _end_of(self, table: LakeTable) -> int | None:
         """Return the end in the newest epoch in which it counts anything."""
-        for epoch in range(self.journal.epoch, -1, -1):
+        for epoch in table.epochs_told(self.app_id(""), self.journal.epoch):
             if (end := table.last_version(self.app_id(epoch))) is not None:
                 return end
         return None

@@ -61,7 +61,7 @@ def test_a_flip_in_the_very_last_batch_is_cut_and_raises_the_epoch() -> None:
     disk.content(LOG)[SEGMENT_HEADER_SIZE + 5 * SIZE + 60] ^= 1
     bodies, reports, epoch = reopened(disk)
     assert bodies == BODIES[:5]
-    assert epoch == 2
+    assert epoch > 1
     assert any("bad checksum" in line for line in reports)
 
 

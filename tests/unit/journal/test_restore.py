@@ -78,7 +78,7 @@ def killed(work: Callable[[Disk], object], number: int) -> bool:
 def served(data_dir: Path) -> list[bytes]:
     log = opened(data_dir)
     try:
-        assert log.epoch == 2
+        assert log.epoch > 1
         return [batch.body for batch in log.scan(0)]
     finally:
         log.close()

@@ -14,6 +14,7 @@ from headrace.journal import prefix_crc, search
 from headrace.journal import segment as segments
 from headrace.journal.damage import survey
 from headrace.journal.disk import DISK, Disk
+from headrace.journal.epochs import EPOCH_MAX
 from headrace.journal.search import find_batches
 from headrace.journal.segment import BATCH_MAGIC, SEGMENT_HEADER_SIZE, Batch, pack_batch_header
 from headrace.journal.tail import Tail
@@ -64,6 +65,15 @@ def test_wherever_they_lie(
     assert found == expected
     later = [one.base_offset for _, one in find_batches(DISK, fd, SEED, SEGMENT_HEADER_SIZE, 60)]
     assert later == list(range(60, 100))
+    DISK.close(fd)
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 1 << 24, EPOCH_MAX])
+def test_a_batch_of_any_epoch_is_one(tmp_path: Path, epoch: int) -> None:
+    whole = pack_batch_header(SEED, b"body", 9, 1, epoch, 0, 0, 0) + b"body"
+    fd = segment(tmp_path, b"junk", whole)
+    found = [(one.base_offset, one.epoch) for _, one in find_batches(DISK, fd, SEED, SEGMENT_HEADER_SIZE)]
+    assert found == [(9, epoch)]
     DISK.close(fd)
 
 
