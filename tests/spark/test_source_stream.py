@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +21,7 @@ from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.log import LogSettings
 from headrace.journal.reader import JournalReader
 from headrace.journal.restore import restore
+from headrace_spark.base.errors import ForeignOffset
 from headrace_spark.records.schema import MESSAGES
 from headrace_spark.source.options import SourceOptions
 from headrace_spark.source.reading import JournalPartition
@@ -242,6 +244,36 @@ def test_a_stream_goes_on_in_what_was_restored_of_its_journal(journal: Writer, t
     assert ConsumerPosition.read(journal.data_dir, "few").offset == 100
     assert again.latestOffset(last, again.getDefaultReadLimit()) is last
     assert ConsumerPosition.read(journal.data_dir, "few").offset == 110
+
+
+def test_a_stream_that_has_read_further_than_its_journal_reaches_is_refused(
+    run: Run, journal: Writer, tmp_path: Path
+) -> None:
+    """The files were copied back, with nothing that says so: uuid and epoch are those of the checkpoint."""
+    journal.write(mixed(100, 27))
+    shutil.copytree(journal.data_dir, tmp_path / "copy")
+    records = list(journal.made.records)
+    journal.write(mixed(50, 28))
+    assert sum(batch.numInputRows for batch in run()) == len(journal.rows())
+    rows, few = written(tmp_path), reader(journal)
+    read = few.latestOffset(few.initialOffset(), few.getDefaultReadLimit())
+    few.commit(read)
+    shutil.rmtree(journal.data_dir)
+    shutil.copytree(tmp_path / "copy", journal.data_dir)
+    journal.made.records = records
+    journal.write(mixed(20, 29))
+    with pytest.raises(
+        StreamingQueryException, match=r"up to offset 150(?s:.)*ends at 120(?s:.)*a new checkpoint"
+    ):
+        run()
+    assert written(tmp_path) == rows
+    for again in (few, reader(journal)):  # one that runs on, and one that begins again
+        with pytest.raises(ForeignOffset, match="headrace restore"):
+            again.latestOffset(read, again.getDefaultReadLimit())
+        with pytest.raises(ForeignOffset, match="headrace restore"):
+            again.partitions(read, read)
+    assert ConsumerPosition.list(journal.data_dir) == [], "nothing of the journal is let go for it"
+    assert reader(journal, startingOffsets="latest").initialOffset()["offset"] == 120
 
 
 def test_progress_says_what_a_batch_took_and_what_it_left(run: Run, journal: Writer) -> None:

@@ -163,11 +163,19 @@ def require_history(journal: LogReader, position: JournalOffset) -> JournalOffse
     """Return a position as the journal has it now: at the same offset, in the journal's epoch. That may have risen since
     (a backup was restored) while all that was read is still there.
 
-    Raises ForeignOffset unless what was read below it is what the journal has below it.
+    Raises ForeignOffset unless what was read below it is what the journal has below it. One that the journal does not
+    reach is of records that it no longer has: its high watermark never falls within an epoch.
     """
     try:
         journal.check(position.uuid, position.epoch)
-        return position
+        if position.offset <= (end := journal.high_watermark()):
+            return position
+        raise ForeignOffset(
+            f"the checkpoint has read journal {journal.uuid} up to offset {position.offset}, and that of "
+            f"{journal.location} ends at {end}: its files were put back as they were before, without `headrace restore`. "
+            "What is written from here on has the offsets of records that were read, and would be passed over: use the "
+            "right data directory, or a new checkpoint and consumer"
+        )
     except EpochMismatch as error:
         if position.uuid == journal.uuid and _still_has(journal, position):
             return replace(position, epoch=journal.epoch)
@@ -243,11 +251,12 @@ def register(journal: LogReader, consumer: str, offset: int, owner: str = "") ->
 
 
 def registered_offset(journal: LogReader, consumer: str) -> int | None:
-    """Return the committed offset of `consumer` in this journal, None if it has none."""
+    """Return the committed offset of `consumer` in this journal, None if it has none, or one that the journal does not
+    reach."""
     found = journal.consumers.read(consumer)
     if found is None or (found.uuid, found.epoch) != (journal.uuid, journal.epoch):
         return None
-    return found.offset
+    return found.offset if found.offset <= journal.high_watermark() else None
 
 
 def consumers_of(journal: LogReader) -> list[ConsumerPosition]:

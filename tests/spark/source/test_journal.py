@@ -57,6 +57,14 @@ def test_history(reader: LogReader) -> None:
             require_history(reader, foreign)
 
 
+def test_a_position_that_the_journal_does_not_reach_is_none(reader: LogReader) -> None:
+    require_history(reader, JournalOffset(reader.uuid, reader.epoch, 300))
+    with pytest.raises(ForeignOffset, match=r"up to offset 301.*ends at 300.*a new checkpoint and consumer"):
+        require_history(reader, JournalOffset(reader.uuid, reader.epoch, 301))
+    ConsumerPosition.register(Path(reader.location), "ahead", reader.uuid, reader.epoch, 301)
+    assert registered_offset(reader, "ahead") is None
+
+
 def test_a_restored_journal_goes_on_where_all_that_was_read_is_there(journal: Writer, tmp_path: Path) -> None:
     """Its epoch has risen. What was cut is known by the epoch of the record that has come in its place."""
     journal.write(mixed(300))
