@@ -7,7 +7,6 @@ errors to stderr. A job is told what `[pipeline]` and `[pipeline.JOB]` say, and 
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import signal
 import ssl
@@ -347,7 +346,7 @@ def _status(config: Config, names_lake: bool) -> PipelineStatus:
     from headrace_spark.base.lake_url import LakeUrl
     from headrace_spark.base.runner import look_by_spark
     from headrace_spark.lake.lake import Lake
-    from headrace_spark.lake.location import table_location
+    from headrace_spark.lake.location import check_lake, table_location
     from headrace_spark.lake.status import pipeline_status
     from headrace_spark.lake.url_lake import UrlLake
     from headrace_spark.source.journal import journals_of
@@ -358,6 +357,7 @@ def _status(config: Config, names_lake: bool) -> PipelineStatus:
         return pipeline_status(journals, None)
     if isinstance(lake, LakeUrl):
         return look_by_spark(settings, lambda spark: pipeline_status(journals, UrlLake(spark, lake)))
+    check_lake(lake, writes=False)
     return pipeline_status(journals, Lake(lake), [table_location(lake, published)] if published else [])
 
 
@@ -382,6 +382,7 @@ def _report(config: Config, out: Path, days: int) -> Figures:
     """Write the report; of a lake behind a URL by Spark. Raises PipelineError, InvalidKey."""
     from headrace_spark.base.lake_url import LakeUrl
     from headrace_spark.base.runner import look_by_spark
+    from headrace_spark.lake.location import check_lake
     from headrace_spark.lake.spark_log import SparkTables
     from headrace_spark.report.page import write_report
 
@@ -391,6 +392,7 @@ def _report(config: Config, out: Path, days: int) -> Figures:
         return look_by_spark(
             settings, lambda spark: write_report(lake, out, days, window_s, SparkTables(spark))
         )
+    check_lake(lake, writes=False)
     if not lake.is_dir():
         raise InvalidKey("pipeline.lake", f"there is no folder {lake}")
     return write_report(lake, out, days, window_s)
@@ -403,14 +405,14 @@ def problems(config: Config) -> list[str]:
     from headrace_spark.base.jars import jars_folder, missing_jars
     from headrace_spark.base.session import check_java
     from headrace_spark.clean.topic_schemas import load_topic_schemas
-    from headrace_spark.lake.location import lake_location
+    from headrace_spark.lake.location import check_lake, lake_location
     from headrace_spark.source.journal import check_broker
 
     pipeline = config.pipeline
     steps: list[tuple[str, Callable[[], object]]] = [
         ("pipeline", check_java),
         ("pipeline.master", lambda: check_master(pipeline.master)),
-        ("pipeline.lake", lambda: lake_location(pipeline.lake)),
+        ("pipeline.lake", lambda: check_lake(lake_location(pipeline.lake))),
         ("pipeline.token_file", lambda: read_password(pipeline.token_file)),
         ("pipeline.publish.password_file", lambda: read_password(pipeline.publish.password_file)),
         ("pipeline.publish.ca_file", lambda: _check_authority(pipeline.publish.ca_file)),
@@ -433,9 +435,6 @@ def problems(config: Config) -> list[str]:
     folder = jars_folder()
     if folder.is_dir():  # else Spark fetches them
         found += [f"pipeline: {jar.name} is missing in {folder}" for jar in missing_jars(folder)[:1]]
-    lake = Path(pipeline.lake)
-    if lake.exists() and not (lake.is_dir() and os.access(lake, os.W_OK | os.X_OK)):
-        found.append(f"pipeline.lake: {lake} is no folder that can be written")
     return found
 
 

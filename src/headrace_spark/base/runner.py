@@ -34,6 +34,7 @@ from headrace_spark.jobs import TABLES_OF, module_of
 from headrace_spark.lake.catalog import Catalog, with_catalog
 from headrace_spark.lake.hadoop_files import said_plainly
 from headrace_spark.lake.lake_of import lake_of
+from headrace_spark.lake.location import check_lake
 from headrace_spark.source.journal import journals_of
 from headrace_spark.source.remote import IMPATIENT
 
@@ -50,6 +51,7 @@ def run_job(job: str, settings: RunSettings, stop: Event, report: Report) -> Pro
     every process of it, so Spark's may be gone first: that is a stop like another, the next run goes on from there.
     """
     check_master(settings.spark.master)
+    check_lake(settings.lake)
     if settings.database:
         settings = replace(settings, spark=with_catalog(settings.spark, settings.database))
     module = module_of(job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from pathlib import Path
@@ -41,6 +42,22 @@ def table_location(lake: Location, written: str) -> Location:
     if isinstance(lake, Path):
         return lake.absolute() / written
     return Path(written) if written.startswith("/") else _normal(f"{lake}/{written}")
+
+
+def check_lake(lake: Location, writes: bool = True) -> None:
+    """Check that the folder of a lake can be used, or made where it is not there yet. `writes`: by a job; otherwise it is
+    only looked at. Raises BadOption. What a URL names is asked by Spark."""
+    if not isinstance(lake, Path):
+        return
+    folder = lake.absolute()
+    found = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
+    use = os.R_OK if found == folder else 0
+    use |= os.X_OK | (os.W_OK if writes else 0)
+    if not found.is_dir():
+        raise BadOption("pipeline.lake", str(lake), f"{found} is no folder")
+    if not os.access(found, use):
+        doing = "write" if writes else "read"
+        raise BadOption("pipeline.lake", str(lake), f"this user may not {doing} in {found}")
 
 
 def _normal(url: str) -> LakeUrl:
