@@ -225,3 +225,30 @@ def test_without_the_database_nobody_goes_and_who_is_known_comes(
     assert answer(hub, clients, "blue", "nobody", "x") == NOT_AUTHORIZED
     comes(hub, clients, "blue", "app", "app").ping()
     assert publishes(there, "up/gw/away", "2") == 0
+
+
+def test_quotas_are_of_a_tenant_over_all_workers(hub: Hub, clients: Clients) -> None:
+    """Of sessions, subscriptions and the size of packets; another tenant has others."""
+    hub.store.tenants.create(ME, "small")
+    hub.store.users.create(ME, "small", "app", b"app of small")
+    hub.store.rules.add(ME, Rule("small", 0, "allow", ("subscribe",), "q/#"))
+    hub.run("quota", "set", "small", "sessions=1000", "subscriptions=3", "packet_bytes=1000")
+
+    def announced(tenant: str) -> int:
+        client = clients(hub.broker, f"size-{tenant}", 5, connect=False)
+        name = f"{tenant}/app"
+        found = client.connect(user_name=name, password=f"app of {tenant}".encode(), expect=None)
+        client.disconnect()
+        return int(found.properties.get(0x27, 0))
+
+    until(lambda: announced("small") == 1000, "it says so")
+    assert announced("acme") > 1000
+    readers = [comes(hub, clients, "small", "app", f"quota-{number}") for number in range(6)]
+    for number, reader in enumerate(readers):
+        reader.subscribe(f"q/{number}", qos=1, granted=[1 if number < 3 else 0x97])
+    hub.run("quota", "set", "small", "sessions=0", "subscriptions=none", "packet_bytes=none")
+    until(lambda: answer(hub, clients, "small", "app", "app of small") == 0x97, "no session more")
+    comes(hub, clients, "acme", "gw", "another")
+    hub.run("quota", "set", "small", "sessions=none")
+    until(lambda: answer(hub, clients, "small", "app", "app of small") == 0, "one more")
+    readers[3].subscribe("q/3", qos=1)

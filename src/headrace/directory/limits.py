@@ -24,6 +24,11 @@ def limits_of(view: TenantView | None, usual: Limits) -> Limits | None:
     limits.tenant_connections_max = quotas.get("connections", limits.tenant_connections_max)
     limits.tenant_connects_per_s = quotas.get("connects_per_s", limits.tenant_connects_per_s)
     limits.tenant_messages_per_s = quotas.get("publish_messages_per_s", limits.tenant_messages_per_s)
+    limits.tenant_sessions_max = quotas.get("sessions", limits.tenant_sessions_max)
+    limits.tenant_subscriptions_max = quotas.get("subscriptions", limits.tenant_subscriptions_max)
+    packet = quotas.get("packet_bytes")
+    if packet is not None:
+        limits.tenant_packet_bytes_max = max(1, packet)  # where 0 would be: as the listener says
     backlog = quotas.get("backlog_bytes")
     if backlog is not None:
         limits.tenant_backlog_bytes_max = max(1, backlog)  # where 0 would be: any number

@@ -63,6 +63,10 @@ class PacketStream(ByteStream):
         self._aliases = TopicAliases(topic_alias_maximum)
         self._from_server = from_server
 
+    def limit_packets(self, bytes_max: i64) -> None:
+        """Accept no larger packet from now on."""
+        self._max_packet_size = bytes_max
+
     def _refuse(self, error: ProtocolError) -> None:
         if self.state != states.CLOSED:
             peer = self._peer

@@ -176,6 +176,11 @@ class Connection(StreamLink):
             self.came_ms = max(self._since_ms, self.worker.clock.waits_since_ms(now_ms))
         self.broker.on_connect(self, packet)
 
+    def limit_packets(self, bytes_max: i64) -> None:
+        super().limit_packets(bytes_max)
+        if self._packets is not None:
+            self._packets.limit_packets(self.packet_bytes_max)
+
     def refuse(self, error: ProtocolError) -> None:
         packets = self._packets
         answer = b"" if packets is None else packets.refusal(error, self.ready)

@@ -41,6 +41,9 @@ class FrameConnection(Connection):
 
     def let_in(self) -> None:
         client = self.client
+        most = self.identity.limits.tenant_packet_bytes_max
+        if most:
+            self.limit_packets(most)
         if client is not None and client.frames is not None:
             client.frames.frame_bytes_max = self.packet_bytes_max
         self.forgive()

@@ -9,7 +9,14 @@ from headrace.directory.limits import limits_of
 from headrace.directory.policy import Policy
 from headrace.directory.reader import TenantView
 
-COUNTED = {"connections": 0, "connects_per_s": 5, "publish_messages_per_s": 10}
+COUNTED = {
+    "connections": 0,
+    "connects_per_s": 5,
+    "publish_messages_per_s": 10,
+    "sessions": 0,
+    "subscriptions": 20,
+    "packet_bytes": 1000,
+}
 
 
 def of(quotas: dict[str, int], settings: dict[str, str] | None = None) -> Limits | None:
@@ -38,6 +45,9 @@ def test_quotas_and_settings_become_limits_and_the_rest_is_usual() -> None:
         "tenant_connections_max": 0,
         "tenant_connects_per_s": 5,
         "tenant_messages_per_s": 10,
+        "tenant_sessions_max": 0,
+        "tenant_subscriptions_max": 20,
+        "tenant_packet_bytes_max": 1000,
         "over_rate": "disconnect",
         "client_ids": "first-user",
         "session_expiry_max_s": 60,

@@ -381,3 +381,22 @@ def test_a_flood_that_ends_in_the_middle_leaves_nothing_behind() -> None:
     for _ in range(20):
         client.harness.worker.end_tick()
     assert client.parsed == seen < 3000
+
+
+def test_a_tenant_takes_smaller_packets_than_its_listener_and_says_so() -> None:
+    client = Client(pending_bytes_max=0)
+    client.harness.worker.anyone.limits.tenant_packet_bytes_max = 100
+    publish = codec.encode_publish(5, b"t", bytes(93), 0, False, False, 0)
+    assert len(publish) == 99
+    longer = codec.encode_publish(5, b"t", bytes(95), 0, False, False, 0)
+    client.send(codec.encode_connect(Connect(5, "c", keep_alive_s=0)) + publish)
+    assert client.connection.packet_bytes_max == 100
+    assert (client.parsed, client.transport.closed) == (1, False)
+    client.send(longer)
+    assert (client.parsed, client.transport.closed) == (1, True)
+
+
+def test_what_a_tenant_allows_makes_no_listener_take_more() -> None:
+    client = Client()
+    client.connection.limit_packets(1 << 40)
+    assert client.connection.packet_bytes_max == client.harness.worker.settings.packet_bytes_max

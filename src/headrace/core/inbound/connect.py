@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 TAKEN_OVER: Final = "taken over"
 ASSIGNED_PREFIX: Final = "headrace-"  # of the client ids that the broker assigns
+TENANT_SESSIONS: Final = "the tenant has as many sessions as it may have"
 LATE: Final = "the client has a connection that came later"
 
 
@@ -176,6 +177,8 @@ class Sessions(SignInListener):
     def _admit(self, link: Link, packet: Connect) -> None:
         """Find or make the session, answer with CONNACK."""
         tenant = self._fold.let_in(link)
+        if tenant.limits.tenant_packet_bytes_max:
+            link.limit_packets(tenant.limits.tenant_packet_bytes_max)
         answer = Properties()
         client_id = packet.client_id
         if not client_id:
@@ -205,7 +208,10 @@ class Sessions(SignInListener):
             old = None
         self._grants.set_window(link, packet)
         if old is None:
-            session = self._open(tenant, client_id, packet, expiry_s, link)
+            opened = self._open_within(tenant, client_id, packet, expiry_s, link)
+            if opened is None:
+                return
+            session = opened
         else:
             session = old
             present = True
@@ -285,6 +291,19 @@ class Sessions(SignInListener):
         15: sessions after a crash)."""
         self._wills.cancel(session)
         self.end(session, "connection closed")
+
+    def _open_within(
+        self, tenant: Tenant, client_id: str, packet: Connect, expiry_s: int, link: Link
+    ) -> Session | None:
+        """Open a session, or refuse a client whose tenant has as many as it may have."""
+        if not tenant.take_place():
+            self._refuse(link, rc.QUOTA_EXCEEDED)
+            self.testimony.refused(link, client_id, rc.QUOTA_EXCEEDED, TENANT_SESSIONS)
+            return None
+        try:
+            return self._open(tenant, client_id, packet, expiry_s, link)
+        finally:
+            tenant.give_place()
 
     def _open(self, tenant: Tenant, client_id: str, packet: Connect, expiry_s: int, link: Link) -> Session:
         event = SessionOpened.at(

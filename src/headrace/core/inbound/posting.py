@@ -121,9 +121,11 @@ class Posting:
         keeps = packet.retain and len(packet.payload) > 0
         code = self._admission.unsupported(tenant.limits, packet.qos, keeps)
         code = code or self._admission.refusal(VERSION_5, tenant, packet)
+        size = len(packet.topic) + len(packet.properties) + len(packet.payload)
+        if not code and 0 < tenant.limits.tenant_packet_bytes_max < size:
+            return rc.PACKET_TOO_LARGE
         if code or not packet.retain:
             return code
-        size = len(packet.topic) + len(packet.properties) + len(packet.payload)
         has_room = self._admission.keeps(tenant, packet.topic, size, len(packet.payload))
         return 0 if has_room else rc.QUOTA_EXCEEDED
 

@@ -19,6 +19,7 @@ from headrace.core.outbound.retained_replay import (
     sizes_of,
     toll_of,
 )
+from headrace.core.ports.limits import NO_LIMIT
 from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.event import Subscribed, SubscriptionRow, Unsubscribed
@@ -220,6 +221,7 @@ class _Room:
         self._owner = session.owner
         self._most: i64 = link.subscriptions_max or limits.subscriptions_max
         self._most_owned: i64 = limits.user_subscriptions_max
+        self._most_together: i64 = limits.tenant_subscriptions_max
         self._most_bytes: i64 = limits.subscription_bytes_max
         self._new: set[str] = set()
         self._bytes: i64 = 0
@@ -240,17 +242,26 @@ class _Room:
         if self._most and has + session.subscribing + len(self._new) >= self._most:
             return False
         taken = session.filter_bytes + session.subscribing_bytes + self._bytes + memory
-        if (self._most_bytes and taken > self._most_bytes) or self._owner_has_enough():
+        if (self._most_bytes and taken > self._most_bytes) or self._others_have_enough():
             return False
         self._new.add(topic_filter)
         self._bytes += memory
         return True
+
+    def _others_have_enough(self) -> bool:
+        return self._owner_has_enough() or self._tenant_has_enough()
 
     def _owner_has_enough(self) -> bool:
         if self._owner is None or not self._most_owned:
             return False
         owned: i64 = self._session.tenant.owned_by(self._owner) + len(self._new)
         return owned >= self._most_owned
+
+    def _tenant_has_enough(self) -> bool:
+        if self._most_together == NO_LIMIT:
+            return False
+        together: i64 = self._session.tenant.subscribed_together() + len(self._new)
+        return together >= self._most_together
 
     def begin(self) -> None:
         """Note that subscriptions are on their way through the journal: those of the next packet find less room."""
@@ -265,6 +276,8 @@ class _Room:
         self._session.subscribing_bytes -= self._bytes
 
     def _count_owned(self, more: int) -> None:
+        if more:
+            self._session.tenant.count_subscribed(more)
         if self._owner is not None and more:
             self._session.tenant.count_owned(self._owner, more)
 

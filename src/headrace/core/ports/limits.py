@@ -33,6 +33,9 @@ class Limits:
         self.tenant_connections_max: int = NO_LIMIT
         self.tenant_connects_per_s: int = NO_LIMIT
         self.tenant_messages_per_s: int = 0  # that they publish
+        self.tenant_sessions_max: int = NO_LIMIT  # also those of clients that are away
+        self.tenant_subscriptions_max: int = NO_LIMIT  # of these sessions
+        self.tenant_packet_bytes_max: i64 = 0  # of one packet, where a listener takes larger ones
         self.client_ids: str = ""
         # Of sessions.
         self.backlog_messages_max: int = 10_000
@@ -82,6 +85,9 @@ NAMES: Final = (
     "tenant_connections_max",
     "tenant_connects_per_s",
     "tenant_messages_per_s",
+    "tenant_sessions_max",
+    "tenant_subscriptions_max",
+    "tenant_packet_bytes_max",
     "client_ids",
     "backlog_messages_max",
     "backlog_bytes_max",

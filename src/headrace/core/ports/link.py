@@ -395,6 +395,10 @@ class Link(ServerHandler):
     def let_in(self) -> None:
         """Note that the client is no longer a stranger: what it sends counts as everybody's."""
 
+    def limit_packets(self, bytes_max: i64) -> None:
+        """Take no packet from now on that is larger than this, or than its listener takes."""
+        self.packet_bytes_max = min(self.packet_bytes_max, bytes_max)
+
     def flush(self) -> None:
         """Hand the buffered bytes to the transport."""
         raise NotImplementedError

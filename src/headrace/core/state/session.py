@@ -140,6 +140,12 @@ def merge(members: list[Target]) -> Target:
     return target
 
 
+# Under which the subscriptions and sessions of a whole tenant are counted among those of its users: no user name has a
+# NUL [MQTT-1.5.4-2].
+ALL_SUBSCRIPTIONS: Final = "\0subscriptions"
+ALL_SESSIONS: Final = "\0sessions"
+
+
 class Commons:
     """What the sessions of a tenant share: who subscribes to what, what is retained, who published what already, the
     room for backlogs and the packet ids, what is counted, and the limits of all that."""
@@ -161,6 +167,7 @@ class Commons:
         self.space = BacklogSpace(pages)
         self.ids = PacketIds() if ids is None else ids
         self.owned: dict[str, int] = {}  # user -> subscriptions of the sessions that belong to it
+        self.subscribed: int = 0  # subscriptions of all sessions
         self.of_all_shards: Owned | None = None  # the same over all shards, where there are several
         # (client id, DropReason) -> messages not yet told of; None: nobody is told (`drop_events`)
         self.drops: dict[tuple[str, int], int] | None = None
@@ -191,6 +198,18 @@ class Commons:
         if self.of_all_shards is not None:
             return self.of_all_shards.count(self.name, user)
         return self.owned.get(user, 0)
+
+    def count_subscribed(self, more: int) -> None:
+        """Count so many subscriptions more, or fewer, for all sessions together."""
+        self.subscribed += more
+        if self.of_all_shards is not None:
+            self.of_all_shards.add(self.name, ALL_SUBSCRIPTIONS, more)
+
+    def subscribed_together(self) -> int:
+        """Return how many subscriptions the sessions of the tenant have, in all shards."""
+        if self.of_all_shards is not None:
+            return self.of_all_shards.count(self.name, ALL_SUBSCRIPTIONS)
+        return self.subscribed
 
     def count_drop(self, reason: int, count: int) -> None:
         dropped = self.counters.dropped
@@ -404,9 +423,13 @@ class Session(QueueOwner):
         return {DROP_REASONS[reason]: count for reason, count in (self.dropped or {}).items()}
 
     def count_owned(self, more: int) -> None:
-        """Count so many subscriptions more, or fewer, for the owner; those of a session that has ended count no more."""
+        """Count so many subscriptions more, or fewer, for the tenant and the owner; those of a session that has ended
+        count no more, those of a stand-in count where its member is at home."""
+        if not more or self.ended or self.stands_in:
+            return
+        self.tenant.count_subscribed(more)
         owner = self.owner
-        if owner is not None and more and not self.ended:
+        if owner is not None:
             self.tenant.count_owned(owner, more)
 
     def end(self) -> None:
@@ -418,7 +441,9 @@ class Session(QueueOwner):
         """Give the session to this user, if it belongs to nobody yet."""
         if self.owner is None:
             self.owner = user
-            self.count_owned(len(self.subscriptions or {}))
+            held = len(self.subscriptions or {})
+            if held and not self.ended:
+                self.tenant.count_owned(user, held)
 
     def subscribe(self, subscription: Subscription) -> None:
         self.changed = True

@@ -174,11 +174,11 @@ class Fold:
     def add(self, session: Session) -> None:
         """Put a session into the directory (opened, or restored from a snapshot). A stand-in for a member elsewhere is no
         client's: it is found by its incarnation alone, and not counted among the tenant's sessions."""
-        sessions = self._whole(session.tenant).sessions
-        held = sessions.get(session.client_id)
+        tenant = self._whole(session.tenant)
+        held = tenant.sessions.get(session.client_id)
         if not session.stands_in and (held is None or held.incarnation < session.incarnation):
             # A fuzzy snapshot may hold the next session of this client already.
-            sessions[session.client_id] = session
+            tenant.hold(session)
         self.by_incarnation[session.incarnation] = session
         self.roster.add(session)
         for group, serial, packet_id, received in self.unbound.pop(session.incarnation, ()):
@@ -284,8 +284,7 @@ class Fold:
         tenant = self._whole(session.tenant)
         if not session.ended:
             session.end()
-        if tenant.sessions.get(session.client_id) is session:
-            del tenant.sessions[session.client_id]
+        tenant.drop(session)
         queue, session.queue = session.queue, None
         if queue is not None:
             queue.backlog.discard()
@@ -338,8 +337,7 @@ class Fold:
     def _let_go_of(self, session: Session) -> None:
         tenant = self._whole(session.tenant)
         self.roster.remove(session)
-        if tenant.sessions.get(session.client_id) is session:
-            del tenant.sessions[session.client_id]
+        tenant.drop(session)
         session.end()  # its subscriptions count no more
         for topic_filter in session.subscriptions or {}:
             if not topic_filter.startswith(SHARE_PREFIX):

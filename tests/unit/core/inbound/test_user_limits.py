@@ -14,6 +14,7 @@ from headrace.services.access import AccessSettings, FileAccess
 from headrace.services.audit import Audit
 from headrace.services.node_counts import NodeCounts
 from headrace.services.node_times import NodeTimes
+from shards import Shards
 
 
 class Loop:
@@ -210,3 +211,60 @@ def test_subscriptions_of_all_sessions_of_a_user_count_together() -> None:
     one.lose()
     harness.crash()
     assert harness.broker.fold.tenant("default").owned == {"ada": 3}
+
+
+def limited_tenant(made: Harness, **limits: int) -> Harness:
+    for name, value in limits.items():
+        setattr(made.worker.anyone.limits, name, value)
+    return made
+
+
+def codes_of(client: Client) -> list[int]:
+    """The codes of CONNACKs and SUBACKs that have come."""
+    return [body[1] if first >> 4 == 2 else body[-1] for first, body in client.take() if first >> 4 in (2, 9)]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_tenant_has_so_many_sessions_in_all_shards_and_each_is_resumed(shards: int) -> None:
+    harness = limited_tenant(Shards(shards) if shards > 1 else Harness(), tenant_sessions_max=3)
+    for name in ("a", "b"):
+        Client(harness, name, False, version=5, expiry_s=1000).lose()
+    here = Client(harness, "c", True, 5)
+    assert codes_of(Client(harness, "d", version=5)) == [0x97]
+    assert codes_of(Client(harness, "d", version=4)) == [3]
+    assert codes_of(Client(harness, "a", False, version=5, expiry_s=1000)) == [0], "it has one already"
+    assert codes_of(Client(harness, "b", True, 5)) == [0], "another one in place of its own"
+    here.lose()  # which ends its session
+    assert codes_of(Client(harness, "d", False, version=5, expiry_s=1000)) == [0]
+    assert codes_of(Client(harness, "e", version=5)) == [0x97]
+    if isinstance(harness, Shards):
+        harness.restart()
+    else:
+        harness.crash()
+    limited_tenant(harness, tenant_sessions_max=3)
+    harness.advance(10)  # sessions of those who were connected are over
+    assert [codes_of(Client(harness, name, False, version=5, expiry_s=9)) for name in ("e", "f")] == [
+        [0],
+        [0x97],
+    ]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_tenant_has_so_many_subscriptions_in_all_shards(shards: int) -> None:
+    harness = limited_tenant(Shards(shards) if shards > 1 else Harness(), tenant_subscriptions_max=3)
+    clients = [Client(harness, name, False, version=5, expiry_s=1000) for name in "abcd"]
+    for client in clients:
+        client.take()
+        client.subscribe("t/" + client.link.client_id, 1)
+    assert [codes_of(client) for client in clients] == [[1], [1], [1], [0x97]]
+    clients[0].subscribe("t/a", 0)  # which it has
+    assert codes_of(clients[0]) == [0]
+    clients[1].lose()
+    clients[3].subscribe("$share/g/t", 1)
+    assert codes_of(clients[3]) == [0x97], "those of one who is away count"
+    harness.advance(1001)
+    clients[3].subscribe("$share/g/t", 1)
+    assert codes_of(clients[3]) == [1]
+    clients[0].feed(codec.encode_unsubscribe(5, 9, ["t/a"]))
+    clients[3].subscribe("t/again", 1)
+    assert codes_of(clients[3]) == [1]
