@@ -2,19 +2,21 @@
 
 The journal's own index finds offsets. Messages of one topic lie anywhere, so the first read of a segment by
 topic notes where each message is, and later ones read those bytes alone. The broker knows nothing of it. It is
-never trusted: every record that is read by it must pass the checksum that was taken when the segment was
-scanned, with the checksums of its batches; if one does not, the index is dropped and the segment is scanned.
+never trusted: the entries of a topic must pass a checksum, and every record that is read by them the one that was
+taken when the segment was scanned, with the checksums of its batches. An index of which a power cut has left a part
+passes none; if something does not, the index is dropped and the segment is scanned.
 
 `<cache>/<journal uuid>/<base offset>-<creation time>-<digest>.topics`, little endian; the name
 (`headrace.journal.finished`) ties it to one content, since records that an index does not name are not looked for:
 
      0   4  magic "HRTI"
      4   4  crc32 of bytes 8-19 and the directory
-     8   2  version, 1
+     8   2  version, 2; a file of another version is made again
     10   2  zero
     12   4  length of the directory
     16   4  count of entries
-    20      directory, JSON: {"topics": [[tenant, topic, count], ...], "epochs": [[first offset, epoch], ...]}
+    20      directory, JSON: {"topics": [[tenant, topic, count, crc32 of its entries], ...],
+            "epochs": [[first offset, epoch], ...]}
             then the entries, 16 bytes each: topic by topic in the order of the directory, ascending offsets
 
             0  4  offset - base offset      4  4  position in the segment      8  4  length
@@ -42,7 +44,7 @@ from headrace_spark.records.chunk import CHUNK_BYTES_MAX, CHUNK_RECORDS_MAX, Chu
 from headrace_spark.records.message_columns import Messages, own
 from headrace_spark.source.selection import Selection
 
-VERSION: Final = 1
+VERSION: Final = 2
 SUFFIX: Final = ".topics"
 _NAME_DASHES: Final = 2
 # Reading a little more than is wanted is cheaper than another call.
@@ -64,12 +66,12 @@ class TopicIndex:
     path: Path
     entries_at: int
     count: int
-    topics: list[tuple[str, str, int]]
+    topics: list[tuple[str, str, int, int]]
     epochs: list[tuple[int, int]]
 
     @classmethod
     def load(cls, path: Path) -> Self | None:
-        """Return the index, None if there is none that can be used."""
+        """Return the index, None if there is none that can be used, or a part of one."""
         try:
             with path.open("rb") as file:
                 head = file.read(_HEADER.size)
@@ -78,34 +80,40 @@ class TopicIndex:
                 magic, crc, rest = _HEADER.unpack(head)
                 version, _, length, count = _REST.unpack(rest)
                 directory = file.read(length)
+                size = os.fstat(file.fileno()).st_size
         except FileNotFoundError:
             return None
         if magic != _MAGIC or version != VERSION or crc32(directory, crc32(rest)) != crc:
             return None
         content = json.loads(directory)
-        topics = [(tenant, topic, number) for tenant, topic, number in content["topics"]]
+        topics = [(tenant, topic, number, check) for tenant, topic, number, check in content["topics"]]
+        if size != _HEADER.size + length + count * _ENTRY.itemsize or sum(row[2] for row in topics) != count:
+            return None
         epochs = [(first, epoch) for first, epoch in content["epochs"]]
         return cls(path, _HEADER.size + length, count, topics, epochs)
 
     def wanted(self, selection: Selection) -> Entries | None:
-        """Return the entries of the topics that are wanted, by position; None if a scan is cheaper."""
-        bounds = np.cumsum([0] + [number for _, _, number in self.topics]).tolist()
+        """Return the entries of the topics that are wanted, by position; None if a scan is cheaper. Raises StaleIndex if
+        they are not what was written."""
+        bounds = np.cumsum([0] + [number for _, _, number, _ in self.topics]).tolist()
         chosen = [
-            (first, last)
-            for (tenant, topic, _), (first, last) in zip(self.topics, pairwise(bounds), strict=True)
+            (first, last, check)
+            for (tenant, topic, _, check), (first, last) in zip(self.topics, pairwise(bounds), strict=True)
             if selection.wants(tenant, topic)
         ]
-        if sum(last - first for first, last in chosen) > SHARE_MAX * self.count:
+        if sum(last - first for first, last, _ in chosen) > SHARE_MAX * self.count:
             return None
         with self.path.open("rb") as file:
-            parts = [self._entries(file.fileno(), first, last) for first, last in chosen]
+            parts = [self._entries(file.fileno(), *one) for one in chosen]
         found = np.concatenate(parts) if parts else np.empty(0, _ENTRY)
         return np.sort(found, order="position")
 
-    def _entries(self, fd: int, first: int, last: int) -> Entries:
+    def _entries(self, fd: int, first: int, last: int, check: int) -> Entries:
         size = _ENTRY.itemsize
         data = os.pread(fd, (last - first) * size, self.entries_at + first * size)
-        return np.frombuffer(data[: len(data) - len(data) % size], _ENTRY)
+        if len(data) != (last - first) * size or crc32(data) != check:
+            raise StaleIndex(self.path)
+        return np.frombuffer(data, _ENTRY)
 
     def chunks(self, segment: FinishedSegment, uuid: str, entries: Entries) -> Iterator[Chunk]:
         """Yield the records that these entries name. Raises StaleIndex if one is not what it was."""
@@ -153,7 +161,8 @@ def _stretches(entries: Entries) -> Iterator[Entries]:
 
 
 def build(segment: FinishedSegment, path: Path) -> TopicIndex | None:
-    """Scan the segment, write its index. None for one that is damaged, or that compaction has been over."""
+    """Scan the segment, write its index. None for one that is damaged, or that compaction has been over, and
+    where the index cannot be written."""
     numbers: dict[tuple[str, str], int] = {}
     parts: list[Entries] = []
     topics: list[npt.NDArray[np.int64]] = []
@@ -213,19 +222,26 @@ def _write(
     topics: list[npt.NDArray[np.int64]],
     numbers: dict[tuple[str, str], int],
     epochs: list[tuple[int, int]],
-) -> TopicIndex:
+) -> TopicIndex | None:
+    """Write the file; None where it cannot be written, as on a full disk: an index is no more than a short cut."""
     entries = np.concatenate(parts) if parts else np.empty(0, _ENTRY)
     numbered = np.concatenate(topics) if topics else np.empty(0, np.int64)
     entries = entries[np.argsort(numbered, kind="stable")]
-    counts = np.bincount(numbered, minlength=len(numbers)).tolist()
-    listed = [(tenant, topic, count) for (tenant, topic), count in zip(numbers, counts, strict=True)]
+    counts = np.bincount(numbered, minlength=len(numbers))
+    checks = [crc32(part.tobytes()) for part in np.split(entries, np.cumsum(counts)[:-1])]
+    rows = zip(numbers, counts.tolist(), checks, strict=False)
+    listed = [(tenant, topic, count, check) for (tenant, topic), count, check in rows]
     directory = json.dumps({"topics": listed, "epochs": epochs}, separators=(",", ":")).encode()
     rest = _REST.pack(VERSION, 0, len(directory), len(entries))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(_HEADER.pack(_MAGIC, crc32(directory, crc32(rest)), rest))
-        file.write(directory)
-        file.write(entries.tobytes())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(_HEADER.pack(_MAGIC, crc32(directory, crc32(rest)), rest))
+            file.write(directory)
+            file.write(entries.tobytes())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        return None
     return TopicIndex(path, _HEADER.size + len(directory), len(entries), listed, epochs)

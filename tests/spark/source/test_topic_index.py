@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -110,6 +111,56 @@ def test_a_damaged_index_is_made_again(reader: LocalJournal, journal: Writer, tm
         assert set(found(reader, RARE, tmp_path)) >= set(rare_offsets(journal))
         found(reader, RARE, tmp_path)
     assert found(reader, RARE, tmp_path) == rare_offsets(journal)
+
+
+@pytest.mark.parametrize("zeros", [False, True], ids=["short", "zeros"])
+def test_an_index_of_which_a_power_cut_has_left_a_part_loses_no_row(
+    reader: LocalJournal, journal: Writer, tmp_path: Path, zeros: bool
+) -> None:
+    """It has its name, and its last bytes never came to the disk: the file is short, or zeros are in their place."""
+    rare = rare_offsets(journal)
+    base = reader.segments()[-3].base_offset
+    wanted = [offset for offset in rare if base <= offset < reader.segments()[-3].end_offset]
+    assert found(reader, RARE, tmp_path) == rare
+    (path,) = (tmp_path / journal.uuid).glob(f"{base:020d}-*.topics")
+    whole = path.read_bytes()
+    index = TopicIndex.load(path)
+    assert index is not None
+    for kept in {*range(0, len(whole), 300), *range(index.entries_at, len(whole), 256), len(whole) - 1}:
+        path.write_bytes(whole[:kept] + (bytes(len(whole) - kept) if zeros else b""))
+        again = found(reader, RARE, tmp_path)
+        assert set(again) >= set(rare), f"{kept} of {len(whole)} bytes are left"
+        assert [offset for offset in found(reader, RARE, tmp_path) if offset in set(wanted)] == wanted
+        assert path.read_bytes() == whole, "it is made again"
+
+
+def test_an_entry_that_was_damaged_says_no_wrong_offset(
+    reader: LocalJournal, journal: Writer, tmp_path: Path
+) -> None:
+    base = reader.segments()[-3].base_offset
+    assert indexed(reader, base, RARE, tmp_path / "cache")
+    (path,) = (tmp_path / "cache").iterdir()
+    index = TopicIndex.load(path)
+    assert index is not None
+    whole = path.read_bytes()
+    for field in range(0, 16, 4):
+        data = bytearray(whole)
+        for at in range(index.entries_at + field, len(data), 16):
+            data[at] ^= 1
+        path.write_bytes(data)
+        assert indexed(reader, base, RARE, tmp_path / "cache") is None
+        assert not path.exists()
+
+
+def test_a_full_disk_costs_the_index_and_no_row(
+    reader: LocalJournal, journal: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_path: Path, _target: Path) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(Path, "replace", full)
+    assert set(found(reader, RARE, tmp_path)) >= set(rare_offsets(journal))
+    assert list((tmp_path / journal.uuid).iterdir()) == []
 
 
 def test_a_record_that_is_not_what_it_was_leads_to_a_scan(
