@@ -33,11 +33,12 @@ class Attempt(Protocol):
 
 
 class SegmentFile:
-    """The segment that is being written: its descriptor and how far it is preallocated."""
+    """The segment that is being written: its descriptor, which file that is, and how far it is preallocated."""
 
     def __init__(self, disk: Disk, segment: Segment, fd: int, allocate_bytes: int, allocated: int) -> None:
         self.segment = segment
         self.fd = fd
+        self.identity = disk.identity_of(fd)
         self._disk = disk
         self._allocate_bytes = allocate_bytes
         self._allocated = allocated

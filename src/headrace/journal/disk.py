@@ -20,6 +20,9 @@ from headrace.journal.errors import SyncFailed
 from headrace.ownership import make_directory, open_new
 
 BUFFERS_MAX = 1024  # IOV_MAX of Linux
+_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+Identity = tuple[int, int]  # device and inode: of one file, whatever it is called
 
 
 class Mapped(Protocol):
@@ -89,6 +92,21 @@ class Disk:
 
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
+
+    def identity(self, path: Path) -> Identity | None:
+        """Return which file has this name, None if none has. Raises OSError where that cannot be told."""
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            if error.errno in _NOWHERE:
+                return None
+            raise
+        return found.st_dev, found.st_ino
+
+    def identity_of(self, fd: int) -> Identity:
+        """Return which file is open."""
+        found = os.fstat(fd)
+        return found.st_dev, found.st_ino
 
     def free_bytes(self, directory: Path) -> int:
         """Return how many bytes the file system would still give to this process."""

@@ -131,6 +131,10 @@ class ConsumerAtWork(JournalError):
         super().__init__(f"consumer {name!r} is at work: end its process first, or remove it by force")
 
 
+class JournalMoved(JournalError):
+    """A file of the journal is not where the next start will look for it: removed, moved, or replaced by another one."""
+
+
 class WriteFailed(JournalError):
     """A write or fsync failed; what it carried is not durable and nothing after it is acknowledged."""
 

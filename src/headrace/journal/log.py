@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from time import monotonic
@@ -32,9 +33,11 @@ from headrace.journal.errors import (
     is_passing,
     reason_of,
 )
+from headrace.journal.lock import NAME as LOCK
 from headrace.journal.lock import lock_data_dir
 from headrace.journal.merging import are_adjacent, merge, mergeable
 from headrace.journal.opening import Recovery
+from headrace.journal.presence import Known, Presence, check_is_there
 from headrace.journal.reserve import SHARE_OF_DISK, Reserve
 from headrace.journal.retention import (
     IS_FULL,
@@ -48,6 +51,7 @@ from headrace.journal.retention import (
 from headrace.journal.segment import Batch, file_name, seed_of
 from headrace.journal.snapshot import discard_beyond, positions
 from headrace.journal.synced_disk import SYNCED_DISK
+from headrace.journal.watermark import NAME as WATERMARK
 from headrace.journal.watermark import STORES_VERSION, STREAMS_VERSION, Watermark
 from headrace.journal.writer import FSYNC, NONE, OS, GroupWriter
 
@@ -105,6 +109,7 @@ class SegmentedLog:
         report: Callable[[str], None],
         disk: Disk,
         clock: Callable[[], float],
+        known: Known,
     ) -> None:
         """Prepare a log that is not open yet; use `open`."""
         self.data_dir = data_dir
@@ -121,6 +126,7 @@ class SegmentedLog:
             False  # of a merged segment: what is in it may not go, until a start writes it anew
         )
         self._lag_warnings = LagWarnings(report)
+        check_is_there(disk, self.directory, known)
         disk.make_directory(self.directory)
         self._lock_fd = lock_data_dir(disk, data_dir)
         try:
@@ -138,13 +144,15 @@ class SegmentedLog:
         report: Callable[[str], None],
         disk: Disk = SYNCED_DISK,
         clock: Callable[[], float] = monotonic,
+        known: Known | None = None,
     ) -> SegmentedLog:
         """Open the log: take the lock, recover, sync, publish the high watermark. `report` gets a line for each repair.
-        `clock`: seconds by which segments age, which must not jump.
+        `clock`: seconds by which segments age, which must not jump. `known`: which journal must be there, if any must.
 
-        Raises JournalLocked; CorruptJournal or CorruptFile if records known durable are damaged.
+        Raises JournalLocked; JournalMoved, and then nothing is made; CorruptJournal or CorruptFile if records known
+        durable are damaged.
         """
-        return cls(data_dir, settings, report, disk, clock)
+        return cls(data_dir, settings, report, disk, clock, known or Known())
 
     def _bytes_kept(self) -> int:
         """Return the bytes of the journal's files, before it is read, where there are other shards: a small reserve would
@@ -214,6 +222,12 @@ class SegmentedLog:
             allocate,
             interval,
         )
+        kept = {
+            self.data_dir / LOCK: self._disk.identity_of(self._lock_fd),
+            self.data_dir / WATERMARK: self._watermark.identity,
+        }
+        self.presence = Presence(self._disk, kept, self._writer, self._catalog)
+        self._writer.displaced = partial(self.presence.verdict, self._writer.closing.wait)
 
     @property
     def high_watermark(self) -> int:
@@ -313,6 +327,20 @@ class SegmentedLog:
         self._writer.submit(base_offset, count, first_timestamp_us, max_timestamp_us, body)
         return base_offset
 
+    def fail(self, error: JournalError) -> None:
+        """Write nothing any more, and say so by `on_failure`, where what is written would not be found again. Runs on any
+        thread."""
+        self._writer.fail(error)
+
+    @property
+    def is_displaced(self) -> bool:
+        """Return whether a file is not in its place just now: what goes by name may be somebody else's."""
+        if self._writer.is_failed:
+            return True
+        with suppress(OSError):
+            return bool(self.presence.look())
+        return False
+
     def read_batch(self, offset: int) -> Batch:
         """Return the batch that holds `offset`, which is below the high watermark. Raises OffsetOutOfRange,
         CorruptBatch."""
@@ -383,7 +411,7 @@ class SegmentedLog:
         more than the limits ask for, until there is room again. Raises OSError."""
         limits = self._limits()
         consumers = self._consumers()
-        if consumers is None:
+        if consumers is None or self.is_displaced:
             return []
         segments = self._catalog.segments
         self._ages.see(segments)
@@ -582,7 +610,7 @@ class SegmentedLog:
         self._writer.closing.set()
         self._drain()
         try:
-            if not self._writer.is_failed:
+            if not self.is_displaced:
                 self._finish()
         finally:
             self._watermark.close()

@@ -223,6 +223,7 @@ class Watermark:
         fd = disk.open(self._path, write=True)
         try:
             self._mapped = disk.map(fd, FILE_SIZE)
+            self.identity = disk.identity_of(fd)
         finally:
             disk.close(fd)
 

@@ -37,6 +37,7 @@ from headrace.journal.errors import (
     LENT,
     NO_RESERVE,
     DiskFull,
+    JournalMoved,
     SyncFailed,
     WriteFailed,
     is_disk_full,
@@ -96,6 +97,7 @@ class GroupWriter:
         self.on_failure: Callable[[BaseException], None] = _ignore_error
         self.on_full: Callable[[str], None] = _ignore_reason
         self.on_synced: Callable[[float], None] = _ignore_seconds  # what a write and its sync took
+        self.displaced: Callable[[], str] = str  # which file is not in its place any more. Raises OSError
         self._disk = disk
         self._catalog = catalog
         self._watermark = watermark
@@ -226,7 +228,13 @@ class GroupWriter:
         except BaseException as error:  # noqa: BLE001  whatever it was, nothing may be acknowledged any more
             self._fail(error)
 
+    def fail(self, error: BaseException) -> None:
+        """Write nothing any more, for a reason that was found elsewhere. Runs on any thread."""
+        self._fail(error)
+
     def _fail(self, error: BaseException) -> None:
+        if self.is_failed:
+            return
         self.is_failed = True
         self._held = []
         self.on_failure(_named(error))
@@ -355,6 +363,8 @@ class GroupWriter:
 
     def _regain(self) -> None:
         """Take the reserve again when it fits: then space has returned."""
+        if self.is_failed:
+            return
         self._regain_at = monotonic() + RETRY_S
         if not self.lend_wanted and self._reserve.hold():
             self._say_full("")
@@ -388,7 +398,11 @@ class GroupWriter:
         return segment.batches > 0 and now_us - segment.min_timestamp_us > self._segment_us_max
 
     def _roll(self, base_offset: int) -> None:
-        """Finish the segment and begin the next one. After this everything before it is durable."""
+        """Finish the segment and begin the next one. After this everything before it is durable. Raises JournalMoved
+        where the next one would be begun in another directory than this."""
+        displaced = self._until_done(self.displaced)
+        if displaced:
+            raise JournalMoved(displaced)
         self._with_room(partial(self.file.write_footer, self._seed))
         self.file.sync_footer()
         self.file.close()

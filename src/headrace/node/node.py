@@ -37,6 +37,7 @@ from headrace.core.ports.clock import Clock
 from headrace.core.worker import Worker
 from headrace.data.claim import AUTO, Claim
 from headrace.data.layout import Layout
+from headrace.journal.presence import Known
 from headrace.journal.watermark import NAME as WATERMARK
 from headrace.naming import keys_named
 from headrace.net.address import parse as parse_listener
@@ -318,6 +319,7 @@ class Node:
         """Open the data directory, or make it. Under a supervisor that has been done. Raises ConfigError, JournalError,
         OSError."""
         path = Path(self.config.data_dir)
+        self._journals: dict[int, Known] = {}  # what is known of each that was opened, by shard
         self._claim = None
         if place is not None:
             self.place, self.layout = place, Layout.of_node(path, place.shards, place.node)
@@ -366,9 +368,11 @@ class Node:
             return self._cluster.storage(shard, self.layout.directory(shard), report)
         said = Listening(report, self._synced.observe, self.watchdog)
         settings = embedded_settings(self.config, several)
+        # The process before this one has served with it.
+        known = self._journals.setdefault(shard, Known(is_begun=self.place.follows))
         # Workers whose supervisor was killed may still be ending.
         name = str(shard) if several else ""
-        return EmbeddedStorage(self.layout.directory(shard), settings, said, name, several, self._loop)
+        return EmbeddedStorage(self.layout.directory(shard), settings, said, name, several, self._loop, known)
 
     def _give_up_data(self) -> None:
         self._holdings.close()

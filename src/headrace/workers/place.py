@@ -39,6 +39,12 @@ class Place:
         """Return whether there is no other worker."""
         return self.workers == 1
 
+    @property
+    def follows(self) -> bool:
+        """Return whether its process takes the place of one that has ended: a supervisor does that once all have
+        served."""
+        return self.run > self.workers
+
     def owners(self) -> Owners:
         """Return a table of who owns which shard when the node starts."""
         return Owners(self.shards, self.workers)

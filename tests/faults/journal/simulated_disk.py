@@ -217,6 +217,12 @@ class SimulatedDisk(Disk):
     def size(self, fd: int) -> int:
         return len(self._open[fd].cached)
 
+    def identity(self, path: Path) -> tuple[int, int] | None:
+        return (0, id(self._names[path])) if path in self._names else None
+
+    def identity_of(self, fd: int) -> tuple[int, int]:
+        return 0, id(self._open[fd])
+
     def free_bytes(self, directory: Path) -> int:
         return 1 << 30
 

@@ -35,14 +35,19 @@ class Started:
 
     def __init__(self, data_dir: Path, settings: LogSettings = SMALL, disk: Disk = DISK) -> None:
         self.log = SegmentedLog.open(data_dir, settings, silent, disk)
-        self.said: list[int] = []
+        self.said: list[object] = []
         self._changed = Condition()
         self.log.start(self._durable, self._durable)
 
     def _durable(self, said: object) -> None:
         with self._changed:
-            self.said.append(said)  # type: ignore[arg-type]
+            self.said.append(said)
             self._changed.notify()
+
+    def wait(self) -> None:
+        """Waits until the log has said something more, or already has."""
+        with self._changed:
+            self._changed.wait(timeout=0.1)
 
     def append(self, body: bytes, count: int = 1, time_us: int = 1) -> int:
         """Waits until it is durable."""

@@ -46,7 +46,8 @@ def test_durable_offsets_are_said_in_order(tmp_path: Path) -> None:
     for i in range(20):
         started.append(b"%d" % i)
     started.log.close()
-    assert started.said == sorted(started.said)
+    offsets = [said for said in started.said if isinstance(said, int)]
+    assert offsets == sorted(offsets)
     assert started.said[-1] == 20
 
 

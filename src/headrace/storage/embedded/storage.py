@@ -16,6 +16,7 @@ from headrace.core.records.message_id import JournalName, Origin
 from headrace.journal.epochs import joined, published_epochs
 from headrace.journal.errors import FULL_REASONS, JournalError, JournalLocked, OffsetOutOfRange
 from headrace.journal.log import LogSettings, SegmentedLog
+from headrace.journal.presence import Known, Watch
 from headrace.journal.reader import JournalReader
 from headrace.journal.snapshot import SnapshotFile, newest_chain
 from headrace.services.journal_metrics import JournalFigures
@@ -64,16 +65,21 @@ class EmbeddedStorage:
         shard: str = "",
         patient: bool = False,
         loop: asyncio.AbstractEventLoop | None = None,
+        known: Known | None = None,
     ) -> None:
         """Open the journal, with its lock, and repair its tail. `shard` is its number in metrics, "" where there is one.
         `patient`: wait for the lock, which another worker is about to leave. `loop`: that it is used on, where it is
-        opened on another thread. Raises JournalError, OSError."""
+        opened on another thread. `known`: which journal must be there, if any must; it is told of
+        this one. Raises JournalError, OSError."""
         self._settings = settings
         self._listening = listening
         self._loop = asyncio.get_running_loop() if loop is None else loop
         self._watching: tuple[Poller, int] | None = None  # who waits for the syncer, by its descriptor
         self._upkeep: Upkeep | None = None
-        self.log = _opened(directory, settings.log, listening.report, LOCKED_S if patient else 0.0)
+        self._watch: Watch | None = None
+        self.log = _opened(directory, settings.log, listening.report, LOCKED_S if patient else 0.0, known)
+        self._known = Known() if known is None else known
+        self._known.is_begun, self._known.uuid = True, self.log.uuid
         local = LocalJournal(self.log, OffsetOutOfRange, listening.report)
         self.journal: JournalPort = local
         self.reads: Reads = local
@@ -140,6 +146,8 @@ class EmbeddedStorage:
             poller.watch_signal(syncer.fd, synced)
             self._watching = poller, syncer.fd
         log.start(durable, failed, full, syncer, self._listening.synced)
+        self._watch = Watch(log.presence, log.fail, self._listening.report)
+        self._watch.start()
         return log.next_offset
 
     # What keeps it small
@@ -152,6 +160,8 @@ class EmbeddedStorage:
         await self._tended().turn()
 
     async def snapshot(self) -> None:
+        if self._watch is not None and await asyncio.to_thread(self._watch.look):
+            return
         await self._tended().snapshot(compact=False)
 
     def unwatch(self) -> None:
@@ -161,16 +171,23 @@ class EmbeddedStorage:
             poller.unwatch_signal(fd)
 
     def close(self) -> None:
+        if self._watch is not None:
+            self._watch.end()
+        self._known.newest = self.log.finished_offset
         self.log.close()
 
 
 def _opened(
-    directory: Path, settings: LogSettings, report: Callable[[str], None], patience_s: float
+    directory: Path,
+    settings: LogSettings,
+    report: Callable[[str], None],
+    patience_s: float,
+    known: Known | None,
 ) -> SegmentedLog:
     until = time.monotonic() + patience_s
     while True:
         try:
-            return SegmentedLog.open(directory, settings, report)
+            return SegmentedLog.open(directory, settings, report, known=known)
         except JournalLocked:
             if time.monotonic() >= until:
                 raise

@@ -55,6 +55,8 @@ class Upkeep:
 
     async def turn(self) -> None:
         """Do what is due now, if anything. Raises OSError, and then the journal keeps what it needs."""
+        if self._journal.is_displaced:
+            return
         self._journal.space_wanted = self._broker.gate.full
         short = self._journal.short
         neighbours = self._broker.neighbours
