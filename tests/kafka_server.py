@@ -39,6 +39,9 @@ listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={logs}
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
 group.initial.rebalance.delay.ms=0
 auto.create.topics.enable=false
 log.cleaner.dedupe.buffer.size=4194304
@@ -124,6 +127,14 @@ class KafkaServer:
         from headrace.storage.kafka.topics import Topics
 
         return Topics(ClusterUrl.parse(url)).state()
+
+    def make_topic(self, topic: str, partitions: int) -> None:
+        """Make a topic as users do."""
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        for future in admin.create_topics([NewTopic(topic, partitions)]).values():
+            future.result(WITHIN_S)
 
     def add_partitions(self, topic: str, count: int) -> None:
         """Give a topic so many partitions, as anybody may."""

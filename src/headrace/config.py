@@ -28,6 +28,7 @@ from headrace.address import Location
 from headrace.bridge.address import parse as parse_remote
 from headrace.bridge.topics import Rule
 from headrace.errors import ConfigError
+from headrace.kafka.settings import SinkSettings
 from headrace.mqtt.topics import valid_filter, valid_topic
 from headrace.net.address import Address, parse
 from headrace.storage.kafka.cluster_state import RECORD_BYTES_MAX
@@ -280,6 +281,21 @@ class BridgeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tls: BridgeTlsConfig = BridgeTlsConfig()
 
 
+class SinkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[sinks]]`: what is published to these topics goes into a topic of Kafka."""
+
+    name: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_.-]{1,64}$")]
+    servers: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]  # HOST:PORT
+    topic_filter: str
+    kafka_topic: str
+    tenant: str = ""  # "": of all
+    start: Literal["end", "beginning"] = "end"  # of the journal, where a new sink begins
+    positions_topic: str = "headrace.sinks"  # where Kafka keeps how far each sink is
+    # A message that makes a larger record is written without its payload.
+    record_bytes_max: Annotated[int, msgspec.Meta(ge=70_000, le=RECORD_BYTES_MAX)] = 1_000_000
+    client: dict[str, str] = {}  # librdkafka's own keys, for encryption and passwords
+
+
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[log]`: text logs go to stderr, never into the data directory."""
 
@@ -423,6 +439,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     queues: QueuesConfig = QueuesConfig()
     tls: TlsConfig = TlsConfig()
     bridge: tuple[BridgeConfig, ...] = ()
+    sinks: tuple[SinkConfig, ...] = ()
     log: LogConfig = LogConfig()
     pipeline: PipelineConfig = PipelineConfig()
 
@@ -515,10 +532,7 @@ def examine(
     tables = _read(file) if file is not None else {}
     wrong = _assign_all(tables, environment, sets or [])
     spelled_out = "allow_anonymous" in tables
-    bridges = tables.pop("bridge", [])
-    if not (isinstance(bridges, list) and all(isinstance(one, dict) for one in bridges)):
-        wrong.append(InvalidKey("bridge", "expected tables: [[bridge]]"))
-        bridges = []
+    bridges, sinks = _tables_of("bridge", tables, wrong), _tables_of("sinks", tables, wrong)
     config = _converted(tables, Config, "", wrong) or Config()
     if (config.access.password_file or config.tenants.enabled) and not spelled_out:
         config = msgspec.structs.replace(config, allow_anonymous=False)
@@ -532,8 +546,19 @@ def examine(
     found += _wrong_cluster(config)
     found += _wrong_tenants(config)
     wrong += [error for error in found if error.key not in known]
-    config = msgspec.structs.replace(config, bridge=_bridges(bridges, wrong))
+    config = msgspec.structs.replace(config, bridge=_bridges(bridges, wrong), sinks=_sinks(sinks, wrong))
+    if config.sinks and config.cluster:
+        wrong.append(InvalidKey("sinks", "are for a journal on the local disk as yet: leave the tables out"))
     return config, wrong
+
+
+def _tables_of(key: str, tables: dict[str, Any], wrong: list[InvalidKey]) -> list[dict[str, Any]]:
+    """Take the tables under a key out of a file."""
+    found = tables.pop(key, [])
+    if isinstance(found, list) and all(isinstance(one, dict) for one in found):
+        return found
+    wrong.append(InvalidKey(key, f"expected tables: [[{key}]]"))
+    return []
 
 
 def _assign_all(tables: dict[str, Any], environment: Mapping[str, str], sets: list[str]) -> list[InvalidKey]:
@@ -562,6 +587,24 @@ def _bridges(tables: list[dict[str, Any]], wrong: list[InvalidKey]) -> tuple[Bri
             wrong += _wrong_of_bridge(f"bridge[{index}]", bridge, [other.name for other in good])
             good.append(bridge)
     return tuple(good)
+
+
+def _sinks(tables: list[dict[str, Any]], wrong: list[InvalidKey]) -> tuple[SinkConfig, ...]:
+    good: list[SinkConfig] = []
+    for index, table in enumerate(tables):
+        sink = _converted(table, SinkConfig, f"sinks[{index}]", wrong)
+        if sink is None:
+            continue
+        if sink.name in [other.name for other in good]:
+            wrong.append(InvalidKey(f"sinks[{index}].name", f"{sink.name!r} is given twice"))
+        wrong += [InvalidKey(f"sinks[{index}].{key}", why) for key, why in sink_settings(sink).mistakes()]
+        good.append(sink)
+    return tuple(good)
+
+
+def sink_settings(sink: SinkConfig) -> SinkSettings:
+    """Return what a sink is told."""
+    return SinkSettings(**msgspec.to_builtins(sink) | {"servers": sink.servers})
 
 
 Table = TypeVar("Table")
@@ -666,7 +709,28 @@ def without_secrets(config: Config) -> Config:
     queues = _without_passwords(config.queues)
     directory = msgspec.structs.replace(config.directory, url=_without_password(config.directory.url))
     return msgspec.structs.replace(
-        config, bridge=bridges, pipeline=pipeline, queues=queues, directory=directory
+        config,
+        bridge=bridges,
+        pipeline=pipeline,
+        queues=queues,
+        directory=directory,
+        sinks=_hidden(config.sinks),
+    )
+
+
+def _hidden(sinks: tuple[SinkConfig, ...]) -> tuple[SinkConfig, ...]:
+    """Return sinks with `HIDDEN` in the place of what is named like a secret."""
+    return tuple(
+        msgspec.structs.replace(
+            sink,
+            client={
+                key: HIDDEN
+                if any(word in key.lower() for word in (*_SECRET_WORDS, "sasl.jaas", "key.pem"))
+                else value
+                for key, value in sink.client.items()
+            },
+        )
+        for sink in sinks
     )
 
 
@@ -965,8 +1029,10 @@ def _unknown(key: str) -> InvalidKey:
 
 
 def _bridge_keys(key: str) -> list[str]:
-    """Return the keys that may stand where `key` does, if that is inside a `[[bridge]]`."""
+    """Return the keys that may stand where `key` does, if that is inside a `[[bridge]]` or one of `[[sinks]]`."""
     table = key.rpartition(".")[0]
+    if table.startswith("sinks["):
+        return [f"{table}.{name}" for name in SinkConfig.__struct_fields__]
     if not table.startswith("bridge["):
         return []
     inner: type[msgspec.Struct] = BridgeConfig
@@ -989,7 +1055,7 @@ def _toml(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{_bare(key)} = {_toml(item)}" for key, item in value.items()) + " }"
     if value in (math.inf, -math.inf):
         return str(value)
     # Else for strings, numbers and booleans TOML writes what JSON writes, but for one character.

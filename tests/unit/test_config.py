@@ -22,6 +22,7 @@ from headrace.config import (
     InvalidKey,
     PipelineConfig,
     QueuesConfig,
+    SinkConfig,
     _keys,
     cluster_start_us,
     endpoint,
@@ -404,6 +405,52 @@ def test_the_reference_lists_every_key_of_a_bridge_with_its_default() -> None:
     topic, tls = plain.pop("topics")[0], plain.pop("tls")
     keys = plain | {f"topics[].{k}": v for k, v in topic.items()} | {f"tls.{k}": v for k, v in tls.items()}
     assert documented == keys | {"name": None, "addresses": None, "topics[].pattern": None}
+
+
+SINK = 'name = "s"\nservers = ["127.0.0.1:9092"]\ntopic_filter = "d/#"\nkafka_topic = "t"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (SINK.replace('name = "s"\n', ""), "sinks[0].name"),
+        (SINK + "[[sinks]]\n" + SINK, "sinks[1].name"),
+        (SINK.replace("127.0.0.1:9092", "nowhere"), "sinks[0].servers"),
+        (SINK.replace('"127.0.0.1:9092"', ""), "sinks[0].servers"),
+        (SINK.replace("d/#", "d/#/e"), "sinks[0].topic_filter"),
+        (SINK.replace('"t"', '"a b"'), "sinks[0].kafka_topic"),
+        (SINK + 'start = "middle"\n', "sinks[0].start"),
+        (SINK + "record_bytes_max = 1\n", "sinks[0].record_bytes_max"),
+        (SINK + 'client = { "transactional.id" = "x" }\n', "sinks[0].client.transactional.id"),
+        (SINK + "servres = 1\n", "sinks[0].servres"),
+    ],
+)
+def test_what_is_wrong_with_a_sink_is_named_by_its_place(tmp_path: Path, text: str, key: str) -> None:
+    with pytest.raises(InvalidKey) as raised:
+        load(write(tmp_path, "[[sinks]]\n" + text))
+    assert raised.value.key == key
+
+
+def test_sinks_need_a_journal_on_disk(tmp_path: Path) -> None:
+    with pytest.raises(InvalidKey) as raised:
+        load(write(tmp_path, 'cluster = "kafka://127.0.0.1:1/c"\n[[sinks]]\n' + SINK))
+    assert raised.value.key == "sinks"
+
+
+def test_show_prints_sinks_that_load_reads_back_and_hides_their_passwords(tmp_path: Path) -> None:
+    client = 'client = { "sasl.username" = "u", "sasl.password" = "hunter2" }\n'
+    config = load(write(tmp_path, "[[sinks]]\n" + SINK + client))
+    assert load(write(tmp_path, show(config))) == config
+    assert without_secrets(config).sinks[0].client == {"sasl.username": "u", "sasl.password": HIDDEN}
+
+
+def test_the_reference_lists_every_key_of_a_sink_with_its_default() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `sinks\[\]\.(\w+)` \| (?:`(.+?)`)? ?\|", text, re.MULTILINE)
+    documented = {key: json.loads(value) if value else None for key, value in rows}
+    minimal = {"name": "s", "servers": ["h:1"], "topic_filter": "#", "kafka_topic": "t"}
+    plain = msgspec.to_builtins(msgspec.convert(minimal, SinkConfig))
+    assert documented == plain | dict.fromkeys(minimal)
 
 
 @pytest.mark.parametrize("password", ["pw", "p@ss", "p:a@s@s"])

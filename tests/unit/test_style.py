@@ -56,6 +56,9 @@ TESTED_TOGETHER = {
         "headrace/storage/kafka/snapshot_topic.py",
     ],
     "tests/e2e/test_kafka_brokers.py": ["headrace/storage/kafka/cluster.py"],
+    "tests/e2e/test_kafka_sinks.py": ["headrace/kafka/process.py", "headrace/kafka/transactions.py"],
+    "tests/unit/kafka/test_sink.py": ["headrace/kafka/errors.py"],
+    "tests/unit/node/test_serving.py": ["headrace/node/interpreter.py"],
     "tests/e2e/test_kafka.py": [
         "headrace/storage/kafka/group.py",
         "headrace/storage/kafka/topics.py",

@@ -232,6 +232,14 @@ def worker(config_file: Path, place: str, control: int, bound: tuple[int, ...]) 
     sys.exit(work(config, lambda: reread(config_file), found, control, bound))
 
 
+@cli.command("sinks", hidden=True)
+def sinks() -> None:
+    """Run the sinks of a worker, which alone starts this."""
+    from headrace.kafka.process import main as run_sinks
+
+    run_sinks()
+
+
 def _bootstrap(snapshot: Path, data_dir: Path) -> None:
     from headrace.storage.embedded.bootstrap import bootstrap
 

@@ -43,6 +43,14 @@ class Scrape:
             found[key] = max(value, found.get(key, value))
         return found
 
+    def least_by(self, name: str, label: str) -> dict[str, float]:
+        """Return the smallest sample of a name by one label."""
+        found: dict[str, float] = {}
+        for labels, value in self._samples.get(name, []):
+            key = labels.get(label, "")
+            found[key] = min(value, found.get(key, value))
+        return found
+
     def by(self, name: str, label: str) -> dict[str, float]:
         """Return the sums of a name by one label."""
         found: dict[str, float] = defaultdict(float)

@@ -167,6 +167,7 @@ def warnings(scrape: Scrape) -> list[str]:
         for name, up in scrape.by("headrace_bridge_up", "bridge").items()
         if not up
     ]
+    found += _of_sinks(scrape)
     lost = int(scrape.total("headrace_journal_damaged_reads_total"))
     if lost:
         found.append(f"{lost} messages or pages could not be read from the journal: it is damaged")
@@ -174,6 +175,21 @@ def warnings(scrape: Scrape) -> list[str]:
     if failures:
         found.append(f"{failures} failures were contained since the start: the log has them")
     return found
+
+
+def _of_sinks(scrape: Scrape) -> list[str]:
+    """Return which sinks do not write to Kafka, and which have lost something."""
+    lags = scrape.by("headrace_sink_lag_records", "sink")
+    found = [
+        f"sink {clean(name)} does not write to Kafka, {count(int(lags.get(name, 0)))} records behind"
+        for name, up in scrape.least_by("headrace_sink_up", "sink").items()
+        if not up
+    ]
+    return found + [
+        f"sink {clean(name)} lost {count(int(lost))} offsets of the journal before they were sent"
+        for name, lost in scrape.by("headrace_sink_lost_total", "sink").items()
+        if lost
+    ]
 
 
 def lines(status: Status) -> list[str]:

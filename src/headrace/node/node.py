@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 import uvloop
+from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 
 from headrace import __version__
@@ -50,6 +51,7 @@ from headrace.node.lookout import INTERVAL_S as LOOKOUT_S
 from headrace.node.lookout import Lookout
 from headrace.node.reloading import Reloading
 from headrace.node.shard import Surroundings, settle
+from headrace.node.sinks import Sinks
 from headrace.node.stores import OpenStores
 from headrace.node.tenants import Tenants
 from headrace.node.wiring import (
@@ -82,6 +84,7 @@ from headrace.services.node_sums import NodeSums
 from headrace.services.node_times import NodeTimes
 from headrace.services.notify import Notifier
 from headrace.services.repeating import Repeating, repeat
+from headrace.services.sink_metrics import SinkCollector
 from headrace.services.sys_topics import SystemValues, numbers, state_of_bridge, tell
 from headrace.services.ticks import LoopScheduler, Stalls
 from headrace.services.watchdog import Watchdog
@@ -262,7 +265,9 @@ class Node:
         log.info("workers", detail=line)
 
     def _join_cluster(self) -> None:
-        """Ask Kafka for the cluster that this node is to be one of, if any. Raises HeadraceError."""
+        """Ask Kafka for the cluster that this node is to be one of, if any; look whether there may be sinks. Raises
+        HeadraceError."""
+        self._sinks = Sinks(self.config, log)
         self._cluster: Cluster | None = None
         self._lookout: Lookout | None = None
         if not self.config.cluster:
@@ -391,7 +396,7 @@ class Node:
     def degraded(self) -> str:
         """Return what is not as it must be though clients are served, "" when everything is."""
         cluster = "" if self._lookout is None else self._lookout.trouble
-        return "; ".join(filter(None, (self.stores.trouble, cluster)))
+        return "; ".join(filter(None, (self.stores.trouble, cluster, self._sinks.trouble)))
 
     @property
     def failed(self) -> bool:
@@ -433,6 +438,7 @@ class Node:
                 self._name_shards_of(other)
         for shard in self.shards:
             shard.begin()
+        await self._hold_for_sinks()
         await self._open_bridges()
         if self.peers is not None:
             await self.peers.start()
@@ -451,6 +457,7 @@ class Node:
         self._repeat("timer", self._time, TIMER_INTERVAL_S)
         self._publish_system()
         self._bridges.start()
+        self._sinks.start()
         self._not_ready = ""
         self._announce()
         self._holdings.serve(self._doors, self._bridges)
@@ -471,6 +478,13 @@ class Node:
         tcp_keep_alive_s = self.config.limits.tcp_keep_alive_s
         self._bridges.open([bridge_settings(bridge, tcp_keep_alive_s) for bridge in self.config.bridge])
         await settle(self.worker, self.shards)
+
+    async def _hold_for_sinks(self) -> None:
+        """Have the journals of our shards kept for the sinks: nobody has published anything yet."""
+        if self.config.cluster:
+            return  # there are none, and the directory is a cache
+        found = [(shard.number, self.layout.directory(shard.number)) for shard in self.shards]
+        await asyncio.to_thread(self._sinks.hold, found)
 
     def _recover(self) -> None:
         for shard in self.shards:
@@ -563,12 +577,16 @@ class Node:
             self._holdings.lost,
             self.stores,
             self.place.index,
-            () if self._tenants is None else (self._tenants.collector(),),
+            self._more_figures(),
             None if self._tenants is None else self._tenants.granted,
             None if self._tenants is None else self._tenants.directory,
             configured=self._reloading,
         )
         return site(parts, tokens, limits, lambda: self.trouble, lambda: self.degraded)
+
+    def _more_figures(self) -> list[Collector]:
+        found: list[Collector] = [SinkCollector(lambda: self._sinks.figures)]
+        return found if self._tenants is None else [*found, self._tenants.collector()]
 
     def _admin_context(self) -> ssl.SSLContext | None:
         """Return the TLS context of the admin address, if it has one. Raises UnusableCertificate."""
@@ -691,6 +709,7 @@ class Node:
         await self._admin.close()
         self._close_directory()
         self._give_up_data()
+        await self._sinks.stop()
         self._end_rounds()
         log.info("stopped", clean=not self.failed)
         is_over = self._candidacy is not None and self._candidacy.is_over
@@ -707,6 +726,7 @@ class Node:
         if self.peers is not None:
             self.peers.abandon()
         self._admin.end()
+        self._sinks.abandon()
         self._close_directory()
         self._give_up_data()
 

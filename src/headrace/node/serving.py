@@ -17,7 +17,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -40,6 +39,7 @@ from headrace.net.address import Address, parse
 from headrace.net.bound import allow_all_descriptors, bind, release
 from headrace.net.incidents import Incidents
 from headrace.net.tls import UnusableCertificate, server_context
+from headrace.node.interpreter import python_options
 from headrace.node.node import Node, promise_of, run_on_loop
 from headrace.node.node import run as run_alone
 from headrace.node.reloading import CONFIGURATION
@@ -219,7 +219,7 @@ class SupervisedNode:
         layout = self._claim.layout
         place = Place(index, self._claim.workers, layout.shards, self._runtime.path, layout.node, run)
         sockets = [listening.socket.fileno() for listening in self._listening]
-        command = [sys.executable, *_python_options(), "-m", "headrace", "worker"]
+        command = [sys.executable, *python_options(), "-m", "headrace", "worker"]
         command += ["--config", str(self._runtime.path / CONFIG), "--place", place.pack()]
         command += ["--control", str(end.fileno())]
         for fd in sockets:
@@ -386,12 +386,3 @@ class SupervisedNode:
     def remind(self, index: int) -> None:
         """Have a worker read its configuration again as soon as it can."""
         self._supervisor.send_to(self._members[index], signal.SIGHUP)
-
-
-def _python_options() -> list[str]:
-    """Return how a worker's Python is to find modules: where this one does, and not in the current directory unless this
-    one does."""
-    with suppress(OSError):
-        if os.getcwd() in sys.path or "" in sys.path:
-            return []
-    return ["-P"]

@@ -24,6 +24,9 @@ GOOD = {
     'headrace_paused_connections{reason="disk_read"}': 0,
     'headrace_paused_connections{reason="socket"}': 5,
     'headrace_bridge_up{bridge="cloud"}': 1,
+    'headrace_sink_up{sink="s",shard="0"}': 1,
+    'headrace_sink_up{sink="s",shard="1"}': 1,
+    'headrace_sink_lag_records{sink="s",shard="1"}': 7,
     "headrace_journal_damaged_reads_total": 0,
     'headrace_failures_total{place="apply"}': 0,
 }
@@ -34,6 +37,11 @@ WARNINGS = [
         "consumer archive is 801 B behind; beyond 1000 B its records are dropped",
     ),
     ({'headrace_bridge_up{bridge="cloud"}': 0}, "bridge cloud is down"),
+    ({'headrace_sink_up{sink="s",shard="1"}': 0}, "sink s does not write to Kafka, 7 records behind"),
+    (
+        {'headrace_sink_lost_total{sink="s",shard="1"}': 5},
+        "sink s lost 5 offsets of the journal before they were sent",
+    ),
     (
         {"headrace_journal_damaged_reads_total": 2},
         "2 messages or pages could not be read from the journal: it is damaged",
