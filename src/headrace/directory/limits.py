@@ -24,6 +24,7 @@ def limits_of(view: TenantView | None, usual: Limits) -> Limits | None:
     limits.tenant_connections_max = quotas.get("connections", limits.tenant_connections_max)
     limits.tenant_connects_per_s = quotas.get("connects_per_s", limits.tenant_connects_per_s)
     limits.tenant_messages_per_s = quotas.get("publish_messages_per_s", limits.tenant_messages_per_s)
+    limits.tenant_bytes_per_s = quotas.get("publish_bytes_per_s", limits.tenant_bytes_per_s)
     limits.tenant_sessions_max = quotas.get("sessions", limits.tenant_sessions_max)
     limits.tenant_subscriptions_max = quotas.get("subscriptions", limits.tenant_subscriptions_max)
     packet = quotas.get("packet_bytes")
@@ -35,6 +36,9 @@ def limits_of(view: TenantView | None, usual: Limits) -> Limits | None:
     expiry_s = settings.get("session_expiry_s_max")
     if expiry_s is not None:
         limits.session_expiry_max_s = int(expiry_s)
+    message_s = settings.get("message_expiry_s")
+    if message_s is not None:
+        limits.message_expiry_max_s = int(message_s)
     limits.maximum_qos = int(settings.get("maximum_qos", "2"))
     limits.retain_available = settings.get("retain") != "no"
     limits.wildcard_subscriptions = settings.get("wildcard_subscriptions") != "no"

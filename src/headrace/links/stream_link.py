@@ -77,6 +77,8 @@ class StreamLink(MqttLink, Receiver):
             clock.now_us = now_us
             worker.request_tick()
         worker.bytes_received += len(data)
+        if self.meter is not None:
+            self.meter.read(len(data))
         try:
             if self._aside is None and len(data) <= self._share_bytes:
                 stream = self._stream

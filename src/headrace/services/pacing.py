@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from headrace.core.inbound.pace import Budget, Pace, SharedBudget
+from functools import partial
+
+from headrace.core.inbound.pace import Budget, Meter, Pace, SharedBudget
 from headrace.core.ports.access import SignIn
 from headrace.core.ports.directory import Grants, Rules
 from headrace.core.ports.identity import DEFAULT_TENANT, Identity
+from headrace.core.ports.limits import NO_LIMIT
 from headrace.core.ports.link import Link
 from headrace.core.ports.rights import UNLIMITED, Rights
 from headrace.errors import ProtocolError
@@ -126,6 +129,7 @@ class Paces:
         if not isinstance(known, Known):
             return
         known.let_go()
+        link.meter = None
         use, known.tenant = known.tenant, None
         if use is not None:
             self.tenants.left(use)
@@ -140,6 +144,7 @@ class Paces:
 
     def overdrawn(self, link: Link, rights: Rights) -> None:
         known, ours = known_of(link), link.identity.limits
+        self._meter(link, known, ours.tenant_bytes_per_s)
         limits = (
             link.messages_per_s,
             ours.user_messages_per_s,
@@ -161,6 +166,24 @@ class Paces:
         if ours.over_rate != "wait":
             raise ProtocolError(rc.MESSAGE_RATE_TOO_HIGH, "more messages a second than are allowed")
 
+    def _meter(self, link: Link, known: Known, per_s: int) -> None:
+        """Have a connection that publishes draw what is read from it on the bytes of its tenant, if those are limited."""
+        use, meter = known.tenant, link.meter
+        if use is None or per_s == NO_LIMIT:
+            if meter is not None:
+                link.meter = None
+                meter.stop()
+            return
+        budget = self.tenants.bytes_budget(use, per_s, link.worker.clock.mono_ms)
+        if isinstance(meter, Meter) and meter.budget is budget:
+            return
+        if meter is not None:
+            meter.stop()
+        link.meter = Meter(link, budget, partial(self._tell_of_bytes, link))
+
+    def _tell_of_bytes(self, link: Link) -> None:
+        self._audit.failure("too many bytes", "tenant_bytes_per_s", source_of(link.peer()), **named(link))
+
     def _pace(self, link: Link, known: Known) -> Pace | None:
         """Return what a connection keeps to: the budgets of its own, of its user and of its tenant."""
         known.let_go()
@@ -173,7 +196,7 @@ class Paces:
                 user.budget = self._budget(together, now_ms, link.identity)
             known.shares = (user.budget,)
         of_tenant, use = link.identity.limits.tenant_messages_per_s, known.tenant
-        if of_tenant and use is not None:
+        if of_tenant != NO_LIMIT and use is not None:
             known.shares += (self.tenants.budget(use, of_tenant, now_ms),)
         for share in known.shares:
             share.join()

@@ -1,4 +1,5 @@
-"""What all clients of a tenant use together: connections, connects a second, and messages a second. Runs on the loop.
+"""What all clients of a tenant use together: connections, connects a second, messages and bytes a second. Runs on the
+loop.
 
 Among several workers the numbers are those of the node: a connection is counted before the sum is read, and taken back
 where that is too much, so there are never more than the limit, whoever comes at the same time. Where there are no
@@ -21,12 +22,13 @@ from headrace.services.node_times import NodeTimes
 class TenantUse:
     """What the clients of one tenant use here."""
 
-    __slots__ = ("budget", "connections", "connects", "connects_per_s", "name")
+    __slots__ = ("budget", "bytes_budget", "connections", "connects", "connects_per_s", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.connections = 0
         self.budget: Budget | None = None
+        self.bytes_budget: Budget | None = None
         self.connects: Allowance | None = None
         self.connects_per_s = NO_LIMIT
 
@@ -73,12 +75,20 @@ class TenantUses:
     def budget(self, use: TenantUse, per_s: int, now_ms: int) -> Budget:
         """Return the messages that a tenant may publish, as one budget of all its connections."""
         if use.budget is None or use.budget.per_s != per_s:
-            if self.counts is None or self.times is None:
-                use.budget = Budget(per_s, now_ms)
-            else:
-                together = NodeBudget(self.counts, self.times, ("tenant messages", use.name))
-                use.budget = SharedBudget(per_s, now_ms, together)
+            use.budget = self._budget("tenant messages", use, per_s, now_ms)
         return use.budget
+
+    def bytes_budget(self, use: TenantUse, per_s: int, now_ms: int) -> Budget:
+        """Return the bytes that a tenant may send, as one budget of all its connections."""
+        if use.bytes_budget is None or use.bytes_budget.per_s != per_s:
+            use.bytes_budget = self._budget("tenant bytes", use, per_s, now_ms)
+        return use.bytes_budget
+
+    def _budget(self, what: str, use: TenantUse, per_s: int, now_ms: int) -> Budget:
+        """Return a new budget of a tenant; among other workers it is one with theirs."""
+        if self.counts is None or self.times is None:
+            return Budget(per_s, now_ms)
+        return SharedBudget(per_s, now_ms, NodeBudget(self.counts, self.times, (what, use.name)))
 
     def _use(self, tenant: str) -> TenantUse:
         use = self._uses.get(tenant)

@@ -13,6 +13,7 @@ COUNTED = {
     "connections": 0,
     "connects_per_s": 5,
     "publish_messages_per_s": 10,
+    "publish_bytes_per_s": 0,
     "sessions": 0,
     "subscriptions": 20,
     "packet_bytes": 1000,
@@ -35,7 +36,12 @@ def test_quotas_and_settings_become_limits_and_the_rest_is_usual() -> None:
     usual.backlog_messages_max = 77
     found = of(
         {"retained_messages": 3, "backlog_bytes": 4096, **COUNTED},
-        {"over_rate": "disconnect", "session_expiry_s_max": "60", "client_ids": "first-user"},
+        {
+            "over_rate": "disconnect",
+            "session_expiry_s_max": "60",
+            "message_expiry_s": "30",
+            "client_ids": "first-user",
+        },
     )
     assert found is not None
     differing = {name: getattr(found, name) for name in NAMES if getattr(found, name) != getattr(usual, name)}
@@ -45,12 +51,14 @@ def test_quotas_and_settings_become_limits_and_the_rest_is_usual() -> None:
         "tenant_connections_max": 0,
         "tenant_connects_per_s": 5,
         "tenant_messages_per_s": 10,
+        "tenant_bytes_per_s": 0,
         "tenant_sessions_max": 0,
         "tenant_subscriptions_max": 20,
         "tenant_packet_bytes_max": 1000,
         "over_rate": "disconnect",
         "client_ids": "first-user",
         "session_expiry_max_s": 60,
+        "message_expiry_max_s": 30,
     }
 
 

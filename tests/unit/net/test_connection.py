@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from harness import Harness
-from headrace.core.ports.link import WORK_AT_ONCE
+from headrace.core.inbound.pace import Budget, Meter
+from headrace.core.ports.access import Access, SignIn
+from headrace.core.ports.identity import Identity
+from headrace.core.ports.link import WORK_AT_ONCE, Link
+from headrace.core.ports.rights import Rights
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect
 from headrace.net.connection import REASONS, STRANGERS_BYTES_MAX, Connection, ConnectionSet
@@ -400,3 +404,71 @@ def test_what_a_tenant_allows_makes_no_listener_take_more() -> None:
     client = Client()
     client.connection.limit_packets(1 << 40)
     assert client.connection.packet_bytes_max == client.harness.worker.settings.packet_bytes_max
+
+
+class OneBudget(Access):
+    """Everybody may do everything, and what each sends is drawn on one budget."""
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__()
+        self.budget = budget
+        self.told = 0
+
+    def authenticate(self, request: SignIn) -> Identity:
+        return request.identity_of("ada")
+
+    def may_publish(self, link: Link, topic: bytes) -> bool:
+        return True
+
+    def may_receive(self, link: Link, topic: bytes) -> bool:
+        return True
+
+    def overdrawn(self, link: Link, rights: Rights) -> None:
+        rights.left = 1 << 30
+        if link.meter is None:
+            link.meter = Meter(link, self.budget, self.tell)
+
+    def tell(self) -> None:
+        self.told += 1
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_bytes_beyond_the_budget_are_read_later_and_none_is_lost(qos: int) -> None:
+    harness = Harness()
+    budget = Budget(10_000, harness.clock.mono_ms)
+    access = OneBudget(budget)
+    harness.worker.guard(access)
+    clients = [Client(harness=harness) for _ in range(2)]
+    for number, client in enumerate(clients):
+        client.send(codec.encode_connect(Connect(5, f"c{number}", keep_alive_s=10)))
+        client.send(codec.encode_publish(5, b"t", b"", qos, False, False, 1 if qos else 0))
+    sent = [1, 1]
+    taken, began_ms = 0, harness.clock.mono_ms
+    while harness.clock.mono_ms < began_ms + 20_000:
+        for number, client in enumerate(clients):
+            while client.transport.reading:
+                sent[number] += 1
+                packet_id = sent[number] if qos else 0
+                data = codec.encode_publish(5, b"t", bytes(500), qos, False, False, packet_id)
+                taken += len(data)
+                client.send(data)
+        harness.advance(0.05)
+    assert 200_000 <= taken <= 1.02 * 210_000, "twenty seconds, and one that was saved up"
+    assert clients[0].parsed == sum(sent)
+    assert access.told == 2
+    assert not any(client.transport.closed for client in clients), "their silence was ours"
+    assert min(sent) > sum(sent) // 4
+
+
+def test_a_meter_that_stops_lets_what_waits_be_read() -> None:
+    harness = Harness()
+    client = Client(harness=harness)
+    client.send(codec.encode_connect(Connect(5, "c", keep_alive_s=0)))
+    meter = Meter(client.connection, Budget(0, harness.clock.mono_ms), lambda: None)
+    client.connection.meter = meter
+    client.send(codec.PINGREQ)
+    harness.advance(100)
+    assert not client.transport.reading, "nothing is allowed"
+    client.connection.meter = None
+    meter.stop()
+    assert client.transport.reading

@@ -9,8 +9,10 @@ import pytest
 
 from broker_process import wait_until
 from harness import Client, Harness
+from headrace.core.inbound.pace import Meter
 from headrace.core.ports.directory import Account, Directory, Grants, Inquiry, Rules, Secrets
-from headrace.core.ports.limits import Limits
+from headrace.core.ports.limits import NO_LIMIT, Limits
+from headrace.core.records.message import Message
 from headrace.core.records.record import DROP_NOT_ACCEPTED
 from headrace.core.state.session import APPLICATION, session_of
 from headrace.mqtt import codec
@@ -490,3 +492,42 @@ def test_whose_a_client_id_is_can_be_of_one_tenant_alone(door: Door, client_ids:
             door.harness.sync()
             found += codes(client)
         assert found == [0, wanted]
+
+
+def test_who_publishes_is_metered_as_long_as_the_bytes_of_its_tenant_are_limited(door: Door) -> None:
+    limits = door.directory.limits[BLUE] = Limits()
+    limits.tenant_bytes_per_s = 1000
+    both = [comes(door, name, 5) for name in ("c", "d")]
+    for client in both:
+        client.publish("a", b"x", 0)
+    meters = [client.link.meter for client in both]
+    assert all(isinstance(meter, Meter) for meter in meters)
+    assert len({id(meter.budget) for meter in meters if isinstance(meter, Meter)}) == 1
+    tenant = door.harness.broker.fold.tenant(BLUE)
+    for most, metered in ((1000, True), (500, True), (NO_LIMIT, False)):
+        tenant.limits.tenant_bytes_per_s = most
+        door.access.changed()
+        both[0].publish("a", b"x", 0)
+        meter = both[0].link.meter
+        assert (meter is not None) is metered
+        assert not isinstance(meter, Meter) or meter.budget.per_s == most
+    both[1].lose()
+    assert both[1].link.meter is None
+
+
+def test_messages_live_no_longer_than_their_tenant_allows(door: Door) -> None:
+    limits = door.directory.limits[BLUE] = Limits()
+    limits.message_expiry_max_s = 60
+    will = Will("w", b"x", 1)
+    client = comes(door, "c", 5, will)
+    for expiry_s in (None, 30, 90):
+        found = -1 if expiry_s is None else expiry_s
+        client.feed(codec.encode_publish(5, b"t", b"x", 1, False, False, 1, b"", found))
+    client.lose()
+    published = [one for one in door.harness.journal.records if isinstance(one, Message)]
+    assert [(one.topic, one.message_expiry_s) for one in published] == [
+        (b"t", 60),
+        (b"t", 30),
+        (b"t", 60),
+        (b"w", 60),
+    ]

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import i64
+
+from headrace.core.ports.limits import NO_LIMIT
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.publish import payload_is_text
 
@@ -73,6 +76,13 @@ class Admission:
         return tenant.retained.has_room_for(
             topic, size, payload_size, limits.retained_messages_max, limits.retained_bytes_max
         )
+
+
+def capped(expiry_s: i64, longest: i64) -> i64:
+    """Return the expiry of a message in seconds, within the longest one that its tenant allows; NO_LIMIT: any."""
+    if longest == NO_LIMIT or 0 <= expiry_s <= longest:
+        return expiry_s
+    return longest
 
 
 def may_be_too_deep(limits: Limits, topic: bytes) -> bool:

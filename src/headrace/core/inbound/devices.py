@@ -13,7 +13,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from headrace.core.commit import Deferred, GroupCommit
-from headrace.core.inbound.admission import is_closed, is_too_deep
+from headrace.core.inbound.admission import capped, is_closed, is_too_deep
 from headrace.core.inbound.claims import Claimant, Owners
 from headrace.core.inbound.connect import Sessions
 from headrace.core.inbound.consuming import Consuming, Requests
@@ -193,7 +193,7 @@ class Devices:
             client.origin_in(tenant),
             tenant.name_bytes,
             known_topic,
-            self._default_expiry_s,
+            capped(self._default_expiry_s, tenant.limits.message_expiry_max_s),
             payload,
         )
         seen = seen_of(message)

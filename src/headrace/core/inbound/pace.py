@@ -1,18 +1,21 @@
-"""How many messages a second may be published, by a connection and by all connections of a user: beyond that nothing is
-read from a connection until its debt is paid.
+"""How many messages a second may be published, by a connection and by all connections of a user, and how many bytes all
+clients of a tenant may send: beyond that nothing is read from a connection until its debt is paid.
 
 Nothing is lost and nobody is refused; what was read already counts against the time that comes.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from headrace.core.ports.link import Link
+from headrace.core.ports.link import Link, Measure
 from headrace.core.ports.rights import Rights
 from headrace.core.ports.timers import Timer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _SECOND_MS: Final = 1000
 _SECOND_US: Final = 1_000_000
@@ -57,6 +60,8 @@ class Budget:
 
     def wait_ms(self, count: i64) -> i64:
         """Return how long until so many may be drawn, if nobody else draws; a second at most."""
+        if not self.per_s:
+            return _SECOND_MS
         return min(_SECOND_MS, max(_WAIT_MS, (count - self._left) * _SECOND_MS // self.per_s + 1))
 
 
@@ -102,6 +107,8 @@ class SharedBudget(Budget):
 
     def draw(self, count: i64) -> None:
         self._left -= count
+        if not self.per_s:
+            return
         self._full_us += count * _SECOND_US // self.per_s
         self._together.hold(int(self._full_us))
 
@@ -175,4 +182,53 @@ class Pace(Timer):
             self._wait(rights, now_ms)
         else:
             self.waits = False
+            link.resume_reading()
+
+
+class Meter(Measure):
+    """Meters the bytes that come in on one connection, and has nothing more read while those of the budget are spent.
+    `told` is called when that is so for the first time."""
+
+    def __init__(self, link: Link, budget: Budget, told: Callable[[], None]) -> None:
+        super().__init__()
+        self._link = link
+        self._told: Callable[[], None] | None = told
+        self._waits = False
+        self.budget = budget
+
+    def read(self, size: i64) -> None:
+        """Draw what was read; it is handled, and what comes behind it waits."""
+        link, budget = self._link, self.budget
+        now_ms: i64 = link.worker.clock.mono_ms
+        left: i64 = budget.left(now_ms)
+        budget.draw(size)
+        if left - size >= 0 and budget.per_s:
+            return
+        link.pause_reading()
+        if self._waits:
+            return
+        self._waits = True
+        link.worker.timers.schedule(int(now_ms + budget.wait_ms(1)), self)
+        told, self._told = self._told, None
+        if told is not None:
+            told()
+
+    def stop(self) -> None:
+        """Meter nothing any more: what waits is read."""
+        if self._waits:
+            self._waits = False
+            self.cancel()
+            if not self._link.closed and not self._link.holds:
+                self._link.resume_reading()
+
+    def fire(self, now_ms: int) -> None:
+        """Read on once the debt is paid."""
+        link = self._link
+        if link.closed:
+            return
+        link.last_seen_ms = now_ms  # its silence is ours
+        if self.budget.left(now_ms) <= 0 or link.holds:
+            link.worker.timers.schedule(int(now_ms + self.budget.wait_ms(1)), self)
+        else:
+            self._waits = False
             link.resume_reading()

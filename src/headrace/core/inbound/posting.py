@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.core.commit import Deferred, GroupCommit
-from headrace.core.inbound.admission import Admission
+from headrace.core.inbound.admission import Admission, capped
 from headrace.core.inbound.gate import Gate
 from headrace.core.outbound.routing import Router
 from headrace.core.ports.link import WorkerPort
@@ -90,7 +90,8 @@ class Posting:
             packet.properties,
         )
         default_s = self._settings.default_message_expiry_s or NO_EXPIRY
-        message.message_expiry_s = default_s if expiry_s < 0 else expiry_s
+        longest = of.limits.message_expiry_max_s
+        message.message_expiry_s = capped(default_s if expiry_s < 0 else expiry_s, longest)
         post = Post(self._router, of, message)
         if packet.qos or packet.retain:
             self._store(of, message, post)

@@ -17,10 +17,11 @@ from headrace.core.commit import (
     Answer,
     GroupCommit,
 )
-from headrace.core.inbound.admission import Admission, may_be_too_deep
+from headrace.core.inbound.admission import Admission, capped, may_be_too_deep
 from headrace.core.inbound.following import Following
 from headrace.core.inbound.gate import Gate, SpaceListener, weight_of
 from headrace.core.outbound.routing import Router, targets_of
+from headrace.core.ports.limits import NO_LIMIT
 from headrace.core.ports.link import HELD_FOR_DISK, Link, WorkerPort
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.message import NO_EXPIRY, FrameMessage, Message, message_flags
@@ -129,6 +130,9 @@ class Publishing(SpaceListener):
             if code and not self._is_bridged(link, session, packet):
                 self._reject_unsupported(link, session, packet, code)
                 return False
+            longest: i64 = session.tenant.limits.message_expiry_max_s
+            if longest != NO_LIMIT:
+                packet.message_expiry_s = capped(self._expiry_of(packet), longest)
             if not rights.may_publish(packet.topic):
                 rights.note_denied("publish", packet.topic)
                 self._reject(link, session, packet, rc.NOT_AUTHORIZED)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.core.inbound.admission import capped
 from headrace.core.records.event import WillCancelled, WillFired
 from headrace.core.records.message import Copy, Message, message_flags
 from headrace.core.records.record import DROP_NOT_ACCEPTED, DROP_RETAINED_LIMIT, FLAG_WILL
@@ -163,7 +164,7 @@ class Wills(RetainedListener):
             0,
             topic,
             will.properties,
-            will.message_expiry_s,
+            capped(will.message_expiry_s, session.tenant.limits.message_expiry_max_s),
             will.payload,
         )
 

@@ -32,7 +32,8 @@ class Limits:
         # Of all clients of the tenant, over all of its users.
         self.tenant_connections_max: int = NO_LIMIT
         self.tenant_connects_per_s: int = NO_LIMIT
-        self.tenant_messages_per_s: int = 0  # that they publish
+        self.tenant_messages_per_s: int = NO_LIMIT  # that they publish
+        self.tenant_bytes_per_s: int = NO_LIMIT  # that they send
         self.tenant_sessions_max: int = NO_LIMIT  # also those of clients that are away
         self.tenant_subscriptions_max: int = NO_LIMIT  # of these sessions
         self.tenant_packet_bytes_max: i64 = 0  # of one packet, where a listener takes larger ones
@@ -55,6 +56,7 @@ class Limits:
         self.wildcard_subscriptions: bool = True
         self.shared_subscriptions: bool = True
         self.session_type: str = ""  # "device" or "application"; "": as configuration and clients say
+        self.message_expiry_max_s: i64 = NO_LIMIT  # of what they publish; also of what has none
         # Of topics and of what is retained.
         self.retained_messages_max: int = 100_000
         self.retained_bytes_max: int = 256 << 20
@@ -85,6 +87,7 @@ NAMES: Final = (
     "tenant_connections_max",
     "tenant_connects_per_s",
     "tenant_messages_per_s",
+    "tenant_bytes_per_s",
     "tenant_sessions_max",
     "tenant_subscriptions_max",
     "tenant_packet_bytes_max",
@@ -105,6 +108,7 @@ NAMES: Final = (
     "wildcard_subscriptions",
     "shared_subscriptions",
     "session_type",
+    "message_expiry_max_s",
     "retained_messages_max",
     "retained_bytes_max",
     "topic_levels_max",

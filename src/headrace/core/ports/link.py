@@ -75,6 +75,18 @@ class Crowds:
         raise NotImplementedError
 
 
+class Measure(Timer):
+    """Measures what is read from a connection, and fires when more of it may be read."""
+
+    def read(self, size: i64) -> None:
+        """Note that so many bytes were read, before they are handled."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Measure nothing any more."""
+        raise NotImplementedError
+
+
 class Rendering:
     """Says how messages leave through a link whose receiver wants them in another form: a bridge maps topics, a client
     wants message ids. `bridges`: what comes in there has been through this broker before."""
@@ -285,10 +297,9 @@ class Link(ServerHandler):
         self.packet_bytes_max: i64 = worker.settings.packet_bytes_max
         self.certificate_name: str | None = ""
         self.messages_per_s: int = 0  # that it may publish; 0: as many as it likes
+        self.meter: Measure | None = None  # of what is read from it; None: it may be as much as comes
         self.subscriptions_max: int = 0  # of its session; 0: as the settings say
-        self.identity: Identity = (
-            worker.anyone
-        )  # whose it is from CONNECT on, who it is once it has signed in
+        self.identity: Identity = worker.anyone  # whose from CONNECT on, who once it has signed in
         self.rights: Rights | None = None  # what it may do; None: everything
         self.client_id = ""
         self.grants: object | None = None  # what access control remembers of it

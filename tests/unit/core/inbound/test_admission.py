@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.core.inbound.admission import Admission
+from headrace.core.inbound.admission import Admission, capped
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.state.tenant import Tenant
 from headrace.mqtt.packets import NO_EXPIRY, Publish, Will
@@ -43,3 +43,10 @@ def test_no_limit_is_no_limit() -> None:
     settings = BrokerSettings()
     settings.retained_messages_max = settings.retained_bytes_max = 0
     assert Admission(settings).keeps(Tenant("t", MemoryJournal(), limits=settings), b"t", 1 << 40, 1 << 40)
+
+
+@pytest.mark.parametrize(
+    ("asked", "longest", "granted"), [(-1, -1, -1), (9, -1, 9), (-1, 5, 5), (3, 5, 3), (9, 5, 5), (9, 0, 0)]
+)
+def test_a_message_lives_no_longer_than_its_tenant_allows(asked: int, longest: int, granted: int) -> None:
+    assert capped(asked, longest) == granted
