@@ -59,7 +59,10 @@ in = { s = "string", d = "double", deep = [{ tms = "timestamp_ms" }] }
     for name, kind in KINDS.items()
     if name != "whole"
 )
+ENDS_OF_LINES = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+"""Characters at which Python's `splitlines` ends a line, or Java does."""
 ODD_TEXTS = (
+    json.dumps(ENDS_OF_LINES),
     '"a"',
     '""',
     '"é😀\\u2028\\u0000"',
@@ -101,6 +104,8 @@ ODD_NUMBERS = (
 )
 ODD_TIMES = (
     '"2025-10-10"',
+    '"2025-10-10\\n"',
+    '"2025-10-10T05:06:07Z\\u2028"',
     '"2025-10-10T05:06:07Z"',
     '"2025-10-10 05:06:07.123456789+02:00"',
     '"2025-10-10T05:06"',

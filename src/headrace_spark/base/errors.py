@@ -133,7 +133,7 @@ class QueryFailed(PipelineError):
             _, name, message = ours[-1]
             exit_code = getattr(globals().get(name), "exit_code", 1)
             return cls(message, exit_code, name not in _TRIED_AGAIN, name == JournalUnreachable.__name__)
-        lines = [line for line in text.splitlines() if line.strip()]
+        lines = [line for line in text.split("\n") if line.strip()]
         first = lines[0] if lines else type(error).__name__
         causes = [cause for cause in _CAUSE.findall(text) if cause not in first and _BRIDGE not in cause]
         return cls(f"{first} ({causes[-1]})" if causes else first)
@@ -142,3 +142,9 @@ class QueryFailed(PipelineError):
 def is_outage(error: BaseException) -> bool:
     """Return whether a broker did not answer, and nothing else was wrong."""
     return type(error) is JournalUnreachable or (isinstance(error, QueryFailed) and error.is_outage)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, behind which there may be pages of Java's; its name if it says
+    nothing. What else ends a line for Python may be in a name that it quotes."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__

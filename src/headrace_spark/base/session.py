@@ -23,7 +23,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from headrace_spark.base.cluster import LOCAL, check_master, check_workers
-from headrace_spark.base.errors import EngineMissing
+from headrace_spark.base.errors import EngineMissing, first_line
 from headrace_spark.base.executors import watch_executors
 from headrace_spark.base.jars import PACKAGES, SPARK_VERSION, jar_files, missing_jars
 from headrace_spark.base.launching import java_as_we_start_it
@@ -87,7 +87,7 @@ def open_session(settings: SparkSettings) -> SparkSession:
         with java_as_we_start_it():
             spark = builder.getOrCreate()
     except Exception as error:
-        reason = str(error).splitlines()[0]  # pages of Java follow
+        reason = first_line(error)  # pages of Java follow
         raise EngineMissing(
             f"Spark {SPARK_VERSION} did not start with master {settings.master}: {reason}"
         ) from error

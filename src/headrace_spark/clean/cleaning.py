@@ -63,8 +63,8 @@ _MARK: Final = "\ufeff"
 _TIMES: Final = {"timestamp_s": 1, "timestamp_ms": 1_000, "timestamp_us": 1_000_000}
 _DAY: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _ZONE: Final = r"(Z|[+-][0-9]{2}(:?[0-9]{2})?)?"
-_MOMENT: Final = rf"^{_DAY}([T ][0-9]{{2}}:[0-9]{{2}}(:[0-9]{{2}}(\.[0-9]{{1,9}})?)?{_ZONE})?$"
-_WHOLE: Final = r"^-?[0-9]{1,19}(\.0*)?$"
+_MOMENT: Final = rf"^{_DAY}([T ][0-9]{{2}}:[0-9]{{2}}(:[0-9]{{2}}(\.[0-9]{{1,9}})?)?{_ZONE})?\z"
+_WHOLE: Final = r"^-?[0-9]{1,19}(\.0*)?\z"
 _EXACT: Final = 1 << 53  # from here on a double may be the neighbour of the whole number that was sent
 
 
@@ -347,7 +347,7 @@ def _scalar(schema: TopicSchema, kind: str, parsed: Column) -> Column:
         time = F.when(parsed.rlike(_MOMENT), parsed.try_cast("timestamp"))
         return F.when(F.unix_seconds(time).between(_FIRST_S, _LAST_S), time)
     if kind == "date":
-        day = F.when(parsed.rlike(f"^{_DAY}$"), parsed.try_cast("date"))
+        day = F.when(parsed.rlike(rf"^{_DAY}\z"), parsed.try_cast("date"))
         return F.when(F.unix_date(day).between(_FIRST_S // 86_400, _LAST_S // 86_400), day)
     if kind == "double" and schema.form is None:
         return F.when(F.abs(parsed) < float("inf"), parsed)  # JSON has no infinity: it was a number too large

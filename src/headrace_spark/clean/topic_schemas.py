@@ -373,11 +373,11 @@ def has_grown(there: DataType, wanted: DataType) -> bool:
 
 
 def filter_pattern(topic_filter: str) -> str:
-    """Return the regular expression for the topics that an MQTT filter matches (section 4.7 of the specification)."""
+    """Return the regular expression for the topics that an MQTT filter matches (section 4.7 of the specification), which
+    Java and Python take alike: what ends a line for either is a character like others in a topic."""
     levels = topic_filter.split("/")
     many = levels[-1] == "#"
     parts = ["[^/]*" if level == "+" else re.escape(level) for level in (levels[:-1] if many else levels)]
     hidden = "" if topic_filter[0] not in "+#" else r"(?!\$)"  # [MQTT-4.7.2-1]
-    if not parts:
-        return f"^{hidden}.*$"
-    return f"^{hidden}{'/'.join(parts)}{'(/.*)?' if many else ''}$"
+    whole = f"{'/'.join(parts)}{'(/.*)?' if many else ''}" if parts else ".*"
+    return f"(?s:^{hidden}{whole}(?!.))"

@@ -31,10 +31,11 @@ from pyspark.sql import functions as F
 
 from headrace.mqtt.topics import valid_filter, valid_topic
 from headrace_spark.base.broker_address import BrokerAddress, read_password
-from headrace_spark.base.errors import BadOption, LakeConflict, QueryFailed
+from headrace_spark.base.errors import BadOption, LakeConflict, QueryFailed, first_line
 from headrace_spark.base.lake_url import LakeUrl, Location
 from headrace_spark.base.progress import Progress, Report
 from headrace_spark.base.settings import RunSettings
+from headrace_spark.clean.topic_schemas import filter_pattern
 from headrace_spark.devices.outbox import send
 from headrace_spark.devices.outgoing import COLUMNS, PRODUCER, SEQUENCE
 from headrace_spark.lake.lake import Lake
@@ -260,7 +261,7 @@ def chosen_once(table: DataFrame, settings: Settings) -> DataFrame:
         rows = chosen(table, settings)
         require_lasting(rows, settings.where)
     except (AnalysisException, ParseException) as error:
-        raise BadOption("pipeline.replay.where", settings.where, str(error).splitlines()[0]) from None
+        raise BadOption("pipeline.replay.where", settings.where, first_line(error)) from None
     return rows
 
 
@@ -283,20 +284,10 @@ def matching(topic_filter: str) -> list[Column]:
     literal = levels[: _first_wildcard(levels)]
     if len(literal) == len(levels):
         return [F.col("topic") == topic_filter]
-    pattern = "/".join("[^/]*" if level == "+" else _quoted(level) for level in levels if level != "#")
-    if levels[-1] == "#":
-        pattern = f"{pattern}(/.*)?" if pattern else ".*"
-    conditions = [F.col("topic").rlike(f"^{pattern}$")]
+    conditions = [F.col("topic").rlike(filter_pattern(topic_filter))]
     if literal:
         conditions.append(F.col("topic").startswith("/".join(literal)))
-    if not literal:
-        conditions.append(~F.col("topic").startswith("$"))  # 4.7.2
     return conditions
-
-
-def _quoted(level: str) -> str:
-    """Return the text as it stands for itself in Java's regular expressions."""
-    return "\\Q" + level.replace("\\E", "\\E\\\\E\\Q") + "\\E"
 
 
 def _first_wildcard(levels: list[str]) -> int:
@@ -415,7 +406,7 @@ class Notes:
         except AnalysisException as error:
             raise LakeConflict(
                 f"{self._lake.notes.at(self._name)} was noted for version {self.version} of {self._lake.messages}, which "
-                f"cannot be read any more ({str(error).splitlines()[0]}): {_ANEW}"
+                f"cannot be read any more ({first_line(error)}): {_ANEW}"
             ) from None
 
     def require_kept(self, settings: Settings) -> None:

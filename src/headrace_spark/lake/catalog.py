@@ -16,7 +16,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from headrace_spark.base.errors import BadOption, LakeConflict
+from headrace_spark.base.errors import BadOption, LakeConflict, first_line
 from headrace_spark.base.lake_url import Location
 from headrace_spark.base.settings import SparkSettings
 from headrace_spark.lake.hadoop_files import said_plainly
@@ -51,7 +51,7 @@ class Catalog:
         try:
             self._spark.sql(f"CREATE DATABASE IF NOT EXISTS {self._database}")
         except (PySparkException, Py4JJavaError) as error:
-            raise BadOption(OPTION, self._database, str(error).splitlines()[0]) from None
+            raise BadOption(OPTION, self._database, first_line(error)) from None
         self._missing = {table.name: table for table in tables}
         self.register_new()
 

@@ -135,7 +135,7 @@ def said_plainly(url: object) -> Iterator[None]:
 
 def _reason(error: Exception) -> str:
     text = str(error.java_exception.toString()) if isinstance(error, Py4JJavaError) else str(error)
-    first = text.splitlines()[0] if text else type(error).__name__
+    first = text.partition("\n")[0] or type(error).__name__
     if _CLASS_MISSING in first or "No FileSystem for scheme" in first:
         return f"{first}. Spark has no client for such a URL: see docs/how-to/archive-to-a-bucket.md for how it gets one"
     return first

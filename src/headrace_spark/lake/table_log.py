@@ -25,7 +25,7 @@ from pyarrow.dataset import Dataset
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyspark.sql.types import StructType
 
-from headrace_spark.base.errors import LakeConflict
+from headrace_spark.base.errors import LakeConflict, first_line
 from headrace_spark.base.lake_url import Location
 from headrace_spark.lake.log_check import require_written
 
@@ -190,7 +190,7 @@ def add_columns(log: DeltaLog, columns: StructType) -> None:
     except DeltaError as error:
         raise LakeConflict(
             f"table {log.table_uri} lacks the columns {', '.join(missing.names)}, and they cannot be added: "
-            f"{str(error).splitlines()[0]}"
+            f"{first_line(error)}"
         ) from None
 
 
@@ -208,7 +208,7 @@ def open_log(table: Path) -> DeltaLog | None:
 
 def unreadable(table: Location, error: Exception) -> LakeConflict:
     """Return the error for something that lies where a table should, and is none."""
-    reason = str(error).splitlines()[0]
+    reason = first_line(error)
     return LakeConflict(
         f"{table} is no Delta table that can be read ({reason}). Use another lake, or move it away"
     )

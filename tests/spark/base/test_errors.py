@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_spark.base.errors import BadOption, QueryFailed
+from headrace_spark.base.errors import BadOption, QueryFailed, first_line
 
 TRACE = """[STREAM_FAILED] Query [id = 1] terminated with exception: Traceback (most recent call last):
   File "/x/headrace_spark/source.py", line 100, in latestOffset
@@ -63,3 +63,9 @@ def test_what_java_said_is_found_behind_python_s_name_for_it() -> None:
     assert str(failure).endswith(
         "(org.apache.spark.sql.delta.DeltaInvariantViolationException: CHECK constraint few violated)"
     )
+
+
+def test_the_first_line_of_an_error_is_one_line_of_java_s_and_never_nothing() -> None:
+    assert first_line(ValueError("no table a\u2028b\n\tat org.apache")) == "no table a\u2028b"
+    assert first_line(ValueError("\nbehind an empty line\nmore")) == "behind an empty line"
+    assert first_line(KeyboardInterrupt()) == "KeyboardInterrupt"

@@ -23,6 +23,7 @@ from headrace_spark.clean.topic_schemas import parse_topic_schemas
 from headrace_spark.records.schema import MESSAGES
 from spark.clean.test_payload_formats import RECORD, SPARKPLUG_PAYLOAD, avro, descriptors
 from spark.clean.test_payload_formats import reading as avro_reading
+from spark.odd_values import ENDS_OF_LINES
 
 pytestmark = pytest.mark.spark
 
@@ -111,6 +112,7 @@ PAYLOADS: list[tuple[str | bytes, str | None]] = [
     (good(',"position":{"day":"12345"}'), "wrong_type"),
     (good(',"position":{"day":"2025"}'), "wrong_type"),
     (good(',"position":{"day":"2025-02-30"}'), "wrong_type"),
+    *((good(f',"position":{{"day":"2025-01-02{json.dumps(end)[1:-1]}"}}'), "wrong_type") for end in ENDS_OF_LINES),
     (b"\xff\xfe", "not_utf8"),
     (b'{"device":"\xff","at":1}', "not_utf8"),
     ("[" * 100_000, "not_json"),
@@ -120,6 +122,20 @@ PAYLOADS: list[tuple[str | bytes, str | None]] = [
     (good(',"value":NaN'), "not_json"),
     (good() + " " * 200_000, "too_large"),
 ]  # fmt: skip
+
+
+def test_topics_with_what_ends_a_line_elsewhere_have_the_schema_that_their_filter_has(
+    spark: SparkSession,
+) -> None:
+    topics = [
+        topic for end in ENDS_OF_LINES for topic in (f"camera/{end}", f"camera/a{end}b/c", f"plant/{end}/t")
+    ]
+    wrong = [topic for end in ENDS_OF_LINES for topic in (f"plant/1/t{end}", f"exact{end}")]
+    rows = [row(n, topic, good().encode()) for n, topic in enumerate([*topics, *wrong])]
+    judged = by_offset(judge(messages(spark, rows), SCHEMAS, 1000, 300))
+    assert [judged[n]["schema"] for n in range(len(rows))] == ["picture", "picture", "reading"] * len(
+        ENDS_OF_LINES
+    ) + [None] * len(wrong)
 
 
 def test_what_becomes_of_payloads(spark: SparkSession) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headrace.mqtt.topics import matches
 from headrace_spark.clean.topic_schemas import (
     BadTopicSchema,
     column_type,
@@ -16,6 +17,7 @@ from headrace_spark.clean.topic_schemas import (
     load_topic_schemas,
     parse_topic_schemas,
 )
+from spark.odd_values import ENDS_OF_LINES
 
 READING: dict[str, Any] = {
     "name": "reading",
@@ -65,9 +67,13 @@ def test_a_schema_without_fields_keeps_payloads_as_they_are() -> None:
     ],
 )
 def test_topic_filters_as_patterns(topic_filter: str, matching: list[str], others: list[str]) -> None:
-    pattern = re.compile(filter_pattern(topic_filter), re.DOTALL)
+    pattern = re.compile(filter_pattern(topic_filter))
     assert all(pattern.search(topic) for topic in matching)
     assert not any(pattern.search(topic) for topic in others)
+    for end in ENDS_OF_LINES:
+        for topic in (*matching, *others):
+            odd = f"{topic}{end}"
+            assert bool(pattern.search(odd)) == matches(topic_filter, odd), repr(odd)
 
 
 @pytest.mark.parametrize(

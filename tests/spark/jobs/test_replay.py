@@ -24,6 +24,7 @@ from spark.conftest import settings_of
 from spark.device_clients import received, subscribe
 from spark.journals import mixed
 from spark.lake.test_lake import UUID, append
+from spark.odd_values import ENDS_OF_LINES
 
 pytestmark = pytest.mark.spark
 MADE = mixed(400)
@@ -187,10 +188,12 @@ def test_a_dry_run_counts(bench: Bench, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize(
-    "topic_filter", ["#", "+", "a/#", "a/+", "+/b", "a", "+/b/#", "a.c", "a/+/c", "$x/+", "\\E/+"]
+    "topic_filter",
+    ["#", "+", "a/#", "a/+", "+/b", "a", "+/b/#", "a.c", "a/+/c", "$x/+", "\\E/+", "+/\u2028", "+/#"],
 )
 def test_a_topic_filter_means_what_it_means_in_mqtt(spark: SparkSession, topic_filter: str) -> None:
     topics = ["a", "a/b", "a/b/c", "/b", "b", "abc", "a.c", "$x", "$x/y", "\\E/a", "a/", "x/b/c"]
+    topics += [f"{topic}{end}" for topic in ("a", "a/b", "a/", "x/b/") for end in ENDS_OF_LINES]
     frame = spark.createDataFrame([(topic,) for topic in topics], ["topic"])
     for condition in job.matching(topic_filter):
         frame = frame.where(condition)
