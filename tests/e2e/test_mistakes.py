@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 from pathlib import Path
@@ -230,6 +231,35 @@ def test_a_setting(place: Place, check: Check, setting: str, named: str) -> None
     if setting.startswith("pipeline."):
         pytest.importorskip("pyspark")
     in_one_line(place, named, *check(*good(place), "--set", filled(setting, place)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        (
+            ["queues.device=redis://127.0.0.1:1"],
+            "queues.device: hiredis is not installed: pip install 'headrace[redis]'",
+        ),
+        (
+            ['queues.rules=[{store="rediss://127.0.0.1:1", clients="a"}]'],
+            "queues.rules[0].store: hiredis is not installed: pip install 'headrace[redis]'",
+        ),
+        (
+            ["cluster=kafka://127.0.0.1:1/a", "node=n"],
+            "cluster: confluent_kafka is not installed: pip install 'headrace[kafka]'",
+        ),
+    ],
+)
+def test_what_an_address_needs(
+    place: Place, check: Check, monkeypatch: pytest.MonkeyPatch, settings: list[str], named: str
+) -> None:
+    """As with the Debian package, which has no extras."""
+    sets = [part for setting in settings for part in ("--set", setting)]
+    _, said = check(*good(place), *sets)
+    assert "is not installed" not in said, "it is installed here"
+    for module in ("hiredis", "confluent_kafka"):
+        monkeypatch.setitem(sys.modules, module, None)
+    in_one_line(place, named, *check(*good(place), *sets))
 
 
 @pytest.mark.parametrize(("settings", "named"), CERTIFICATES)

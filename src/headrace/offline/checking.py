@@ -14,6 +14,7 @@ import socket
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from headrace.address import Location
@@ -61,6 +62,12 @@ _MADE_UP = {
     "configfs",
     "bpf",
 }
+# What an address of such a scheme needs, and the extra that brings it.
+_EXTRAS = {
+    "redis": ("hiredis", "redis"),
+    "rediss": ("hiredis", "redis"),
+    "kafka": ("confluent_kafka", "kafka"),
+}
 _GRANT_LINE = "as it is not of the form [read|operate] [tenant=NAME] [consumer=NAME] TOKEN"
 
 
@@ -69,6 +76,7 @@ def problems(config: Config, running: bool = False) -> list[str]:
     steps = (
         _access,
         _directory,
+        _extras,
         _certificates,
         _addresses,
         _data_dir,
@@ -107,6 +115,21 @@ def _access(config: Config, _: bool) -> Iterator[str]:
 def _directory(config: Config, _: bool) -> Iterator[str]:
     if config.tenants.enabled:
         yield from _said(config, "directory.url", lambda: check(config))
+
+
+def _extras(config: Config, _: bool) -> Iterator[str]:
+    """Say what an address needs that is not installed with this headrace."""
+    queues = config.queues
+    named = {
+        "cluster": config.cluster,
+        "queues.device": queues.device,
+        "queues.application": queues.application,
+    }
+    named |= {f"queues.rules[{number}].store": rule.store for number, rule in enumerate(queues.rules)}
+    for key, address in named.items():
+        needed = _EXTRAS.get(address.partition("://")[0])
+        if needed is not None and find_spec(needed[0]) is None:
+            yield f"{key}: {needed[0]} is not installed: pip install 'headrace[{needed[1]}]'"
 
 
 # Certificates
