@@ -460,8 +460,12 @@ class GroupCommit:
         self.bytes += len(body)
         self.written_us = self._clock.now_us
         self._offered = records
+        first_us, last_us = self._first_us, self._clock.now_us
+        if last_us < first_us:  # the clock was set back while the batch gathered
+            times = [record.timestamp_us for record in batch]
+            first_us, last_us = max(times), min(last_us, *times)
         try:
-            self._journal.append(body, records, self._first_us, self._clock.now_us)
+            self._journal.append(body, records, first_us, last_us)
         except Exception as error:
             self.on_failure(error)  # nobody will ever hear that this batch is durable
             raise

@@ -50,6 +50,7 @@ class Segment:
         "min_timestamp_us",
         "path",
         "size",
+        "went_back",
     )
 
     def __init__(self, directory: Path, base_offset: int) -> None:
@@ -60,18 +61,24 @@ class Segment:
         self.batches = 0
         self.min_timestamp_us = 0
         self.max_timestamp_us = 0
+        self.went_back = False  # the time, somewhere between its batches or within one
         self.index = OffsetIndex()
         self.kept_records = -1  # by compaction; -1: nobody has looked since the log was opened
 
     def note(self, first_timestamp_us: int, max_timestamp_us: int) -> None:
-        """Note that the segment has one more batch with these times."""
+        """Note that the segment has one more batch with these times. Either may be the earlier: clocks are set back."""
+        low_us, high_us = first_timestamp_us, max_timestamp_us
+        if high_us < low_us:
+            low_us, high_us = high_us, low_us
+            self.went_back = True
         if not self.batches:
-            self.min_timestamp_us = first_timestamp_us
+            self.min_timestamp_us = low_us
         self.batches += 1
-        if first_timestamp_us < self.min_timestamp_us:
-            self.min_timestamp_us = first_timestamp_us
-        if max_timestamp_us > self.max_timestamp_us:
-            self.max_timestamp_us = max_timestamp_us
+        if low_us < self.max_timestamp_us:
+            self.went_back = True
+            self.min_timestamp_us = min(self.min_timestamp_us, low_us)
+        if high_us > self.max_timestamp_us:
+            self.max_timestamp_us = high_us
 
     def take(self, footer: Footer) -> None:
         """Take over what the footer says, without reading the batches."""

@@ -62,7 +62,8 @@ class SparseWriter:
         for offset, record in enumerate(records, batch.base_offset):
             if not self._count:
                 self._first_us = self._max_us = batch.first_timestamp_us
-            self._max_us = max(self._max_us, batch.max_timestamp_us)
+            self._first_us = min(self._first_us, batch.first_timestamp_us, batch.max_timestamp_us)
+            self._max_us = max(self._max_us, batch.first_timestamp_us, batch.max_timestamp_us)
             if offset in live:
                 self._kept[self._count] = record
                 self._bytes += len(record)

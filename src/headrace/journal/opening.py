@@ -32,7 +32,7 @@ from headrace.journal.segment import SegmentHeader, base_offset_of, file_name, s
 from headrace.journal.tail import Tail, open_to_append, rewrite
 from headrace.journal.walk import is_compacted
 from headrace.journal.watermark import NAME as WATERMARK_NAME
-from headrace.journal.watermark import UNKNOWN, WatermarkState, read_slots
+from headrace.journal.watermark import UNKNOWN, Times, WatermarkState, read_slots
 
 
 class Recovered:
@@ -98,6 +98,9 @@ class Recovery:
         state.high_watermark = state.durable_offset = tail.segment.end_offset
         state.last_timestamp_us = max(segment.max_timestamp_us for segment in [*sealed, file.segment])
         state.complete_offset = self._complete_offset(state, sealed)
+        last = file.segment
+        if last.went_back:
+            state.times = Times(last.base_offset, last.min_timestamp_us, last.max_timestamp_us)
         unverified = [segment for segment in sealed if segment.base_offset < verified_from]
         return Recovered([*sealed, file.segment], file, state, unverified, taken_in)
 

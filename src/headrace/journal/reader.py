@@ -244,8 +244,11 @@ class JournalReader:
         if first is None or last is None:
             path = str(self._directory / file_name(base))
             raise CorruptBatch(path, walk.position, walk.next_offset, walk.stop)
-        max_us = max(last.max_timestamp_us, state.last_timestamp_us)
-        return SegmentInfo(base, end, walk.position - SEGMENT_HEADER_SIZE, first.first_timestamp_us, max_us)
+        times = (first.first_timestamp_us, last.max_timestamp_us, state.last_timestamp_us)
+        min_us, max_us = min(times[:2]), max(times)
+        if state.times is not None and state.times.base_offset in (base, UNKNOWN):
+            min_us, max_us = min(min_us, state.times.min_us), max(max_us, state.times.max_us)
+        return SegmentInfo(base, end, walk.position - SEGMENT_HEADER_SIZE, min_us, max_us)
 
     def _state(self) -> WatermarkState:
         return read_state(self._disk, self.data_dir)

@@ -37,6 +37,17 @@ At 1088 lies in the same way from where it is complete:
             may have left out what no session refers to. It is synced before a segment is replaced, so readers that need
             all and find it above their first offset have missed something, and never the other way round
 
+At 1152 lie the times of the segment that is being written, once they do not ascend there, as after the clock was set
+back. Until then its first and its last batch tell them:
+
+     0   4  magic "HRTM"
+     4   4  crc32 of bytes 8-47
+     8  16  uuid of the journal
+    24   8  base offset of the segment
+    32   8  earliest and
+    40   8  latest time of a record in it, or beyond; microseconds since 1970. They are there before the high watermark is
+            above such a record
+
 The file is replaced atomically and synced when the log is opened; between, the slots reach the disk when the
 system likes to, which is always after what they speak of.
 """
@@ -68,7 +79,24 @@ _START_MAGIC = b"HRST"
 _START_POSITION = 1024
 _COMPLETE_MAGIC = b"HRCO"
 _COMPLETE_POSITION = 1088
+_TIMES = Struct("<4sI40s")
+_TIMES_REST = Struct("<16sQQQ")
+_TIMES_MAGIC = b"HRTM"
+_TIMES_POSITION = 1152
+_LATEST_US = (1 << 63) - 1
 UNKNOWN = -1  # an offset that nobody has written down
+
+
+class Times:
+    """Between which times the records of a segment are, microseconds since 1970. `base_offset` names it; UNKNOWN: any
+    may be meant."""
+
+    __slots__ = ("base_offset", "max_us", "min_us")
+
+    def __init__(self, base_offset: int = UNKNOWN, min_us: int = 0, max_us: int = _LATEST_US) -> None:
+        self.base_offset = base_offset
+        self.min_us = min_us
+        self.max_us = max_us
 
 
 class WatermarkState:
@@ -80,6 +108,7 @@ class WatermarkState:
         "last_timestamp_us",
         "sequence",
         "start_offset",
+        "times",
         "uuid",
         "version",
     )
@@ -105,6 +134,7 @@ class WatermarkState:
         self.start_offset = start_offset
         self.complete_offset = complete_offset
         self.version = version
+        self.times: Times | None = None  # of the segment that is being written, where they do not ascend
 
     def pack(self) -> bytes:
         rest = _REST.pack(
@@ -127,6 +157,7 @@ class WatermarkState:
         for position, packed in (
             (_START_POSITION, self.pack_start()),
             (_COMPLETE_POSITION, self.pack_complete()),
+            (_TIMES_POSITION, self.pack_times()),
         ):
             page[position : position + len(packed)] = packed
         return bytes(page)
@@ -136,6 +167,13 @@ class WatermarkState:
 
     def pack_complete(self) -> bytes:
         return _pack_mark(_COMPLETE_MAGIC, self.uuid, self.complete_offset)
+
+    def pack_times(self) -> bytes:
+        times = self.times
+        if times is None:
+            return b""
+        rest = _TIMES_REST.pack(self.uuid, times.base_offset, times.min_us, times.max_us)
+        return _TIMES.pack(_TIMES_MAGIC, crc32(rest), rest)
 
 
 def _pack_mark(magic: bytes, uuid: bytes, offset: int) -> bytes:
@@ -184,6 +222,19 @@ def _unpack_mark(page: bytes, position: int, magic: bytes, uuid: bytes) -> int:
     return int(offset) if found == uuid else UNKNOWN
 
 
+def _unpack_times(page: bytes, uuid: bytes) -> Times | None:
+    """Return the times that are told of a segment, None where nobody has. What is not whole is being written: it may be
+    of any segment, and say anything."""
+    data = page[_TIMES_POSITION : _TIMES_POSITION + _TIMES.size]
+    if len(data) < _TIMES.size or data[:4] != _TIMES_MAGIC:
+        return None
+    _, crc, rest = _TIMES.unpack(data)
+    if crc32(rest) != crc:
+        return Times()
+    found, base_offset, min_us, max_us = _TIMES_REST.unpack(rest)
+    return Times(base_offset, min_us, max_us) if found == uuid else None
+
+
 def read_slots(disk: Disk, data_dir: Path) -> list[WatermarkState]:
     """Return the whole slots, newest first; empty if there is no file. Raises CorruptFile if none is whole,
     ShardedDirectory, UnsupportedFormat."""
@@ -200,6 +251,7 @@ def read_slots(disk: Disk, data_dir: Path) -> list[WatermarkState]:
     for slot in slots:
         slot.start_offset = _unpack_mark(data, _START_POSITION, _START_MAGIC, slot.uuid)
         slot.complete_offset = _unpack_mark(data, _COMPLETE_POSITION, _COMPLETE_MAGIC, slot.uuid)
+        slot.times = _unpack_times(data, slot.uuid)
     return sorted(slots, key=lambda slot: -slot.sequence)
 
 
@@ -235,6 +287,16 @@ class Watermark:
         state.sequence += 1
         at = _SLOT_POSITIONS[state.sequence & 1]
         self._mapped[at : at + _SLOT.size] = state.pack()
+
+    def publish_times(self, base_offset: int, min_us: int, max_us: int) -> None:
+        """Publish between which times the segment is that is being written, before the high watermark is above a record
+        of such a time."""
+        told = self.state.times
+        if told is not None and (told.base_offset, told.min_us, told.max_us) == (base_offset, min_us, max_us):
+            return
+        self.state.times = Times(base_offset, min_us, max_us)
+        packed = self.state.pack_times()
+        self._mapped[_TIMES_POSITION : _TIMES_POSITION + len(packed)] = packed
 
     def publish_start(self, start_offset: int) -> None:
         """Publish where the journal starts, before what lies below is deleted. Runs on the loop. Synced. Raises

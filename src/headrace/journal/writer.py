@@ -389,6 +389,11 @@ class GroupWriter:
         return entries
 
     def _publish(self, end_offset: int, last_timestamp_us: int) -> None:
+        segment = self.file.segment
+        if segment.went_back:
+            self._watermark.publish_times(
+                segment.base_offset, segment.min_timestamp_us, segment.max_timestamp_us
+            )
         if end_offset > self.high_watermark:
             self.high_watermark = end_offset
         self._watermark.publish(end_offset, self._durable_offset, last_timestamp_us)

@@ -23,6 +23,7 @@ class Offered(JournalPort):
         super().__init__()
         self.memory = MemoryJournal()
         self.batches: list[list[object]] = []
+        self.times: list[tuple[int, int, list[int]]] = []
 
     def next_offset(self) -> int:
         return self.memory.next_offset()
@@ -31,6 +32,8 @@ class Offered(JournalPort):
         self, body: bytes, records: list[object], first_timestamp_us: int, max_timestamp_us: int
     ) -> None:
         self.batches.append(records)
+        stamps = [record.timestamp_us for record in records if isinstance(record, Message)]
+        self.times.append((first_timestamp_us, max_timestamp_us, stamps))
         self.memory.append(body, records, first_timestamp_us, max_timestamp_us)
 
     def fetch(self, offset: int) -> Message | Absent:
@@ -39,6 +42,27 @@ class Offered(JournalPort):
     def payloads(self) -> list[bytes]:
         """Those that are kept."""
         return [record.payload for batch in self.batches for record in batch if isinstance(record, Message)]
+
+
+def test_the_times_of_a_batch_hold_those_of_its_records_when_the_clock_is_set_back() -> None:
+    harness = Harness()
+    offered = Offered()
+    harness.worker = Worker(ManualScheduler(), harness.clock, harness.settings)
+    harness.broker = harness.worker.own(0, offered)
+    harness.journal = offered.memory
+    harness.broker.sessions.start()
+    harness.sync()
+    publisher = harness.client("p")
+    harness.sync()
+    begun = harness.clock.now_us
+    for set_by_us in (0, 1000, 9000, -5000):
+        harness.set_by_us = set_by_us
+        publisher.publish("t", b"x", sync=False)
+    harness.sync()
+    first, last, stamps = max(offered.times, key=lambda found: len(found[2]))
+    assert stamps[-3:] == [begun + 1000, begun + 9000, begun - 5000]
+    assert min(first, last) <= min(stamps)
+    assert max(first, last) >= max(stamps)
 
 
 def test_a_message_is_let_go_when_it_has_left_to_all_who_get_it() -> None:

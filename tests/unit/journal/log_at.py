@@ -52,6 +52,10 @@ class Started:
     def append(self, body: bytes, count: int = 1, time_us: int = 1) -> int:
         """Waits until it is durable."""
         offset = self.log.append(body, count, time_us, time_us)
-        with self._changed:
-            assert self._changed.wait_for(lambda: self.log.high_watermark >= offset + count, timeout=30)
+        self.reach(offset + count)
         return offset
+
+    def reach(self, end: int) -> None:
+        """Waits until everything below that offset is durable."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.log.high_watermark >= end, timeout=30)

@@ -88,6 +88,12 @@ def test_what_a_segment_knows_of_its_times() -> None:
     for first, last in ((100, 300), (50, 60), (200, 250)):
         segment.note(first, last)
     assert (segment.batches, segment.min_timestamp_us, segment.max_timestamp_us) == (3, 50, 300)
+    segment = Segment(Path("/journal"), 5)
+    segment.note(100, 200)
+    segment.note(200, 200)
+    assert not segment.went_back
+    segment.note(250, 50)  # within a batch
+    assert (segment.went_back, segment.min_timestamp_us, segment.max_timestamp_us) == (True, 50, 250)
 
 
 class FewDescriptors(Disk):

@@ -101,6 +101,6 @@ def _append(log: SegmentedLog, found: Iterator[Record]) -> int:
         for record in batch:
             record.encode_into(body)
         stamps = [record.timestamp_us for record in batch]
-        log.append(body.getvalue(), len(batch), batch[0].timestamp_us, max(stamps))
+        log.append(body.getvalue(), len(batch), min(stamps), max(stamps))
         count += len(batch)
     return count
