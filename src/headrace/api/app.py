@@ -47,7 +47,11 @@ def application(
         return Response(encode(metrics), media_type=content_type)
 
     routes = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", scrape), *more]
-    return Starlette(routes=routes, exception_handlers={HTTPException: _refused, Exception: _failed})
+    made = Starlette(routes=routes, exception_handlers={HTTPException: _refused, Exception: _failed})
+    made.router.redirect_slashes = (
+        False  # a path that is not there is 404, and the Host of a request is in no answer
+    )
+    return made
 
 
 def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:

@@ -43,7 +43,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from headrace.api.problem import problem
@@ -234,7 +234,15 @@ class JournalRoutes:
         self._costly = asyncio.Lock()
         self._threads = ThreadPoolExecutor(THREADS_MAX, "journal-http")
 
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes of the journal: what is below it, and its own path without a slash behind it, since nothing
+        is redirected."""
+        catalog = self._guarded(self._catalog)
+        own = [Route(path, catalog) for path in ("/v1/journal", "/v1/journal/shards/{shard:int}")]
+        return [*own, self.mount()]
+
     def mount(self) -> Mount:
+        """Return what is below the path of the journal."""
         routes = [
             Route("/", self._guarded(self._catalog)),
             Route("/watermark", self._guarded(self._watermark)),

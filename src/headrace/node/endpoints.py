@@ -182,7 +182,7 @@ def site(
     if parts.configured is not None:
         answers |= of_configuration(parts.configured)
     routes: list[BaseRoute] = [
-        JournalRoutes(parts.directories, tokens).mount(),
+        *JournalRoutes(parts.directories, tokens).routes(),
         *served(Tokens(tokens, parts.granted), answers),
         *description(resources),
     ]

@@ -14,7 +14,9 @@ from typing import Final, Generic, Protocol, Self, TypeVar
 from headrace.errors import NotThere, ShardAway
 
 LIMIT_MAX: Final = 1000  # rows of a page
-_DIGITS_MAX: Final = 20
+# The highest number of a place: a number of the journal, with room for the walk to add to it in 64 bits.
+NUMBER_MAX: Final = (1 << 62) - 1
+_DIGITS_MAX: Final = len(str(NUMBER_MAX))
 _SHARD_PARTS: Final = 3
 
 W = TypeVar("W", contravariant=True)
@@ -106,5 +108,5 @@ class ByHome(Generic[T]):
 
 
 def is_number(text: str) -> bool:
-    """Return whether a text is a number of ASCII digits, of a length that anybody needs."""
-    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
+    """Return whether a text is a number of ASCII digits, and none that is higher than any there is."""
+    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX and int(text) <= NUMBER_MAX

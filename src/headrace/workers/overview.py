@@ -193,9 +193,9 @@ class Overview:
         metrics.register(MemberCollector(self._members))
         self._tokens = Tokens(tokens)
         self._configuring = configuring
-        journals = JournalRoutes(directories, tokens).mount()
+        journals = JournalRoutes(directories, tokens).routes()
         resources = [*RESOURCES, *more]
-        found = [journals, *routes(resources, self._endpoint), *description(resources)]
+        found = [*journals, *routes(resources, self._endpoint), *description(resources)]
         return application(not_ready, metrics, found, (self._refresh,), degraded)
 
     def _endpoint(self, resource: Resource) -> Endpoint:

@@ -200,7 +200,7 @@ def address(shards: Shards) -> Iterator[str]:
     routes = JournalRoutes([writer.data_dir for writer in shards.writers], shards.data_dir / "tokens")
     bound = bind("http://127.0.0.1:0", "127.0.0.1", 0)
     port = bound.getsockname()[1]
-    app = application(lambda: "", CollectorRegistry(), [routes.mount()])
+    app = application(lambda: "", CollectorRegistry(), routes.routes())
     with ServedApart(app, bound, f"http://127.0.0.1:{port}", lambda _event, _detail: None):
         yield f"headrace://127.0.0.1:{port}"
 

@@ -36,7 +36,7 @@ def address(shards: Shards) -> Iterator[str]:
     """The journals over HTTP, as a broker serves them."""
     (shards.data_dir / "tokens").write_text("secret\nread tenant=tenant-1 theirs\n")
     routes = JournalRoutes([writer.data_dir for writer in shards.writers], shards.data_dir / "tokens")
-    app = application(lambda: "", CollectorRegistry(), [routes.mount()])
+    app = application(lambda: "", CollectorRegistry(), routes.routes())
     bound = bind("http://127.0.0.1:0", "127.0.0.1", 0)
     port = bound.getsockname()[1]
     with ServedApart(app, bound, f"http://127.0.0.1:{port}", lambda _event, _detail: None):

@@ -9,7 +9,7 @@ import pytest
 from headrace.errors import ShardAway
 from headrace.services.paging import Place, Rows, ShardRows
 
-PLACES = [Place(), Place(7), Place(7, 3), Place(shard=2), Place(7, 3, 2), Place(10**19, 10**19, 10**19)]
+PLACES = [Place(), Place(7), Place(7, 3), Place(shard=2), Place(7, 3, 2), Place(10**18, 10**18, 10**18)]
 
 
 @pytest.mark.parametrize("place", PLACES, ids=str)
@@ -34,6 +34,9 @@ def test_a_place_is_read_as_it_was_written(place: Place) -> None:
         "1.²",
         "1. 2",
         "1" * 21,
+        f"{1 << 62}.0",
+        f"0.{1 << 62}",
+        f"{1 << 64}.0.0",
     ],
 )
 def test_what_is_no_place_is_refused(text: str) -> None:
