@@ -3,11 +3,8 @@ is answered on the connection that it came on, by what the description says or b
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -16,68 +13,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker_process import BrokerProcess, make_broker
-from directory_clock import ME
-from e2e.conftest import finish
+from e2e.administered import STARTED_S, Asked, Hub
 from headrace.api.operations import RESOURCES
 from headrace.api.resource import Resource
 from headrace.api.tenants import OF_DIRECTORY
-from headrace.directory.entries import Rule
-from headrace.directory.store import open_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")]
 
-STARTED_S = 180.0  # of several processes on a busy machine
-ASKED_S = 60
 EXAMPLES = 250
 SERVICE_UNAVAILABLE = 503
 INSUFFICIENT_STORAGE = 507
 # What nobody else may take away from under the test, and what would do something elsewhere.
 KEPT = {("DELETE", "/v1/tenants/{tenant}"), ("PATCH", "/v1/tenants/{tenant}")}
-
-
-@dataclass
-class Asked:
-    """An answer."""
-
-    status: int
-    kind: str
-    body: bytes
-
-
-class Hub:
-    """A broker with a directory, and tokens of each role in its file and in its directory."""
-
-    def __init__(self, folder: Path, workers: int) -> None:
-        url = f"sqlite:///{folder}/directory.sqlite"
-        store = open_store(url, make=True)
-        try:
-            for tenant in ("acme", "blue"):
-                store.tenants.create(ME, tenant)
-                store.users.create(ME, tenant, "gw", b"secret", ["g"])
-                store.rules.add(ME, Rule(tenant, 0, "allow", ("publish",), "up/%u/#"))
-            file = folder / "tokens"
-            file.write_text("looks\noperate does\nread sees\nread tenant=acme part\n")
-            self.tokens = ["", "does", "sees", "part", "nobody's"]
-            for role in ("viewer", "operator", "owner"):
-                self.tokens.append(store.tokens.create(ME, role)[1])
-            for role in ("viewer", "operator", "tenant-admin"):
-                self.tokens.append(store.tokens.create(ME, role, "acme")[1])
-        finally:
-            store.close()
-        values = {"tenants.enabled": "true", "directory.url": url, "journal.token_file": file}
-        more = ["--workers", str(workers), "--set", "shards=4"] if workers > 1 else []
-        self.broker: BrokerProcess = make_broker(folder / "broker", values, more)
-        self.connection = http.client.HTTPConnection("127.0.0.1", self.broker.admin_port, timeout=ASKED_S)
-
-    def ask(self, method: str, target: str, token: str, body: bytes = b"") -> Asked:
-        """Ask on the connection of all requests, which is to stay."""
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self.connection.request(method, target, body or None, headers)
-        found = self.connection.getresponse()
-        content = found.read()
-        assert found.getheader("Connection") != "close", (method, target, content)
-        return Asked(found.status, found.getheader("Content-Type", ""), content)
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one process", "two workers"])
@@ -87,8 +34,7 @@ def hub(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     try:
         yield made
     finally:
-        made.connection.close()
-        finish(made.broker)
+        made.end()
 
 
 NUMBERS = [
@@ -268,7 +214,7 @@ def test_odd_requests_get_what_is_described_or_a_problem(hub: Hub) -> None:
         suppress_health_check=list(HealthCheck),
         print_blob=True,
     )
-    @given(requests(description), st.sampled_from(hub.tokens))
+    @given(requests(description), st.sampled_from(sorted(hub.tokens)))
     def asked(request: tuple[str, str, str, bytes], token: str) -> None:
         method, path, target, body = request
         answer = hub.ask(method, target, token, body)

@@ -7,6 +7,7 @@
     GET    /v1/clients/behind?limit=N   {"clients"}: the worst of those whose socket is full or for whom something waits
 
     GET    /v1/refusals    who was refused lately, and why: `refusals`
+    GET    /v1/events      what was changed, by whom: `events`
 
     GET    /v1/clients?tenant=T&pattern=P&limit=N&from=PLACE   {"rows", "next", "unanswered"}: who is connected
     GET    /v1/clients/CLIENT?tenant=T      one of them
@@ -45,6 +46,7 @@ import msgspec
 
 from headrace.api.backlogs import BACKLOG
 from headrace.api.configuration import CONFIGURATION, PENDING, RELOAD
+from headrace.api.events import EVENTS
 from headrace.api.names import ONE_CLIENT, TENANT, TOPIC, checked_topic_name, filter_of, topic_name
 from headrace.api.pages import Listing, Page, listing
 from headrace.api.pages import page as page_from
@@ -305,6 +307,7 @@ DROP_SESSION: Final = Resource(
 RESOURCES: Final = (  # the path of one that is called `behind` is that of the list
     BEHIND,
     REFUSALS,
+    EVENTS,
     CLIENTS,
     CLIENT,
     KICK_CLIENT,

@@ -25,7 +25,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headrace.api.problem import problem
-from headrace.api.tokens import BODY_BYTES_MAX, Tokens, guarded
+from headrace.api.tokens import BODY_BYTES_MAX, Grant, Tokens, guarded
 from headrace.core.homes import Homes
 from headrace.errors import BrokersOwn, InUse, NotReadableNow, NotTaken, NotThere, ShardAway
 from headrace.mqtt import reason_codes as rc
@@ -35,6 +35,8 @@ from headrace.services.removals import NotDurable
 Values = Mapping[str, Any]  # of parameters, by name; of the body as `body`; who asks as `who` and `came_from`
 Content = object  # of an answer, as JSON; None: there is nothing to say
 Answer = Callable[[Values], Content | Awaitable[Content]]
+# Writes a change down: what was done, of which tenant, by whom and from where, and more about it.
+Tell = Callable[[str, str, Mapping[str, str], Mapping[str, object]], Awaitable[None]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 Fields = Mapping[str, Callable[[Sequence[Any]], object]]  # how those of several answers become one, by name
 Refusals = dict[type[Exception], HTTPStatus]
@@ -52,6 +54,7 @@ _NOT_TAKEN: Final[Mapping[int, HTTPStatus]] = {
     rc.SERVER_BUSY: HTTPStatus.SERVICE_UNAVAILABLE,
 }  # any other: the request is wrong
 _RAW: Final = ":path}"
+_NOT_TOLD: Final = ("body", "who", "came_from")  # of what was asked: the body may have a password
 _FORWARDED: Final = re.compile(r'for="([0-9A-Za-z.:\[\]%]+)"')
 _LOG: Final = logging.getLogger(__name__)
 
@@ -133,10 +136,12 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Ranking(Merge):
-    """Every worker answers, and the rows that come first in `order`, as many as `limit` says, are the answer."""
+    """Every worker answers, and the rows that come first in `order`, as many as `limit` says, are the answer. `place`
+    names what the last one of a page has that its `next` is; "": there is one page alone."""
 
     rows: str
     order: tuple[str, ...]
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +191,10 @@ class Parts(Merge):
 
 @dataclass(frozen=True, eq=False)
 class Resource:
-    """One method of one path. `status` is that of an answer that says something; what was changed is told in the log as
-    `event`, with what is answered, whose token it was, and from where. `for_all`: a token for one tenant does not do. Not
-    `is_strict`: a parameter that there is none of counts for nothing. `refusals`: the status of errors that it alone
-    raises. `summary` and `answer`, the type of what is answered, are for its description (`openapi`)."""
+    """One method of one path. `status` is that of an answer that says something; what was changed is told in the log and
+    the events as `event`, with what is answered, whose token it was, and from where. `for_all`: a token for one tenant
+    does not do. Not `is_strict`: a parameter that there is none of counts for nothing. `refusals`: the status of errors
+    that it alone raises. `summary` and `answer`, the type of what is answered, are for its description (`openapi`)."""
 
     method: str
     path: str
@@ -294,20 +299,24 @@ def _choice(endpoints: Mapping[Resource, Endpoint]) -> Endpoint:
     return endpoint
 
 
-def served(tokens: Tokens, answers: Mapping[Resource, Answer]) -> list[Route]:
+async def nobody(_event: str, _tenant: str, _by: Mapping[str, str], _detail: Mapping[str, object]) -> None:
+    """Write nothing down."""
+
+
+def served(tokens: Tokens, answers: Mapping[Resource, Answer], tell: Tell = nobody) -> list[Route]:
     """Return the routes of a worker: whoever has a token of a resource's role is answered by its function, what that
-    raises as a problem document."""
+    raises as a problem document. `tell` is told of each change before it is answered."""
 
     def endpoint(resource: Resource) -> Endpoint:
         async def answer(request: Request, body: bytes) -> Response:
-            return await _answer(resource, answers[resource], request, body)
+            return await _answer(resource, answers[resource], request, body, tell)
 
         return guarded(tokens, resource.role, answer, resource.is_of_tenants, resource.body_bytes_max)
 
     return routes(list(answers), endpoint)
 
 
-async def _answer(resource: Resource, answer: Answer, request: Request, body: bytes) -> Response:
+async def _answer(resource: Resource, answer: Answer, request: Request, body: bytes, tell: Tell) -> Response:
     values, grant = resource.values(request), request.state.grant
     if grant.tenant and values.get("tenant") != grant.tenant:
         return problem(HTTPStatus.FORBIDDEN, f"this token is for one tenant: tenant={grant.tenant}")
@@ -323,12 +332,22 @@ async def _answer(resource: Resource, answer: Answer, request: Request, body: by
         return problem(status, str(error), more={"reason_code": error.reason_code})
     except (*_REFUSALS, *resource.refusals) as error:
         return problem((_REFUSALS | resource.refusals)[type(error)], str(error))
-    if resource.event and isinstance(content, dict):
-        by = {"role": grant.role, **grant.whose, "by": _asker(request)}
-        _LOG.warning(resource.event, extra={"fields": content | by})
+    if resource.event:
+        await _tell(resource.event, values, content, grant, tell)
     if content is None:
         return Response(status_code=HTTPStatus.NO_CONTENT)
     return JSONResponse(content, resource.status)
+
+
+async def _tell(event: str, values: Values, content: Content, grant: Grant, tell: Tell) -> None:
+    """Tell the log, and the events, of a change: with what was answered, or with what was asked where that is nothing."""
+    asked = {name: value for name, value in values.items() if name not in _NOT_TOLD and value}
+    about = content if isinstance(content, dict) else asked
+    by = {"role": grant.role, **grant.whose, "by": values["came_from"]}
+    _LOG.warning(event, extra={"fields": about | by})
+    tenant = values.get("tenant") or (about.get("name", "") if event.startswith("tenant ") else "")
+    whose = {"who": values["who"], "role": grant.role, "came_from": values["came_from"]}
+    await tell(event, tenant, whose, about)
 
 
 def forwarded(request: Request) -> str:

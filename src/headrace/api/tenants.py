@@ -214,6 +214,7 @@ DELETE_TENANT: Final = _resource(
     Anyone(),
     (_TENANT, flag("release"), flag("force"), _IF_REVISION),
     for_all=True,
+    event="tenant deleted",
     summary="Delete a tenant, or give its name free",
 )
 USERS: Final = _resource(
@@ -243,7 +244,13 @@ CHANGE_USER: Final = _resource(
     answer=UserRow,
 )
 DELETE_USER: Final = _resource(
-    "DELETE", "/v1/users", ADMINISTER, Anyone(), (*_USER, _IF_REVISION), summary="Delete a user"
+    "DELETE",
+    "/v1/users",
+    ADMINISTER,
+    Anyone(),
+    (*_USER, _IF_REVISION),
+    event="user deleted",
+    summary="Delete a user",
 )
 RULES: Final = _resource(
     "GET", "/v1/rules", READ, Anyone(), (_TENANT,), summary="List rules of a tenant", answer=Rules
@@ -266,6 +273,7 @@ REMOVE_RULE: Final = _resource(
     ADMINISTER,
     Anyone(),
     (_TENANT, Parameter("number", _number, required=True)),
+    event="rule removed",
     summary="Remove a rule",
 )
 OF_DIRECTORY: Final = (

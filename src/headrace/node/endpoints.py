@@ -15,6 +15,7 @@ from headrace import __version__
 from headrace.api.app import application
 from headrace.api.backlogs import of_backlogs
 from headrace.api.configuration import of_configuration
+from headrace.api.events import of_events
 from headrace.api.journal import JournalRoutes
 from headrace.api.openapi import description
 from headrace.api.operations import (
@@ -47,6 +48,7 @@ from headrace.services.cluster_rows import ClusterRows
 from headrace.services.configuration import Configured
 from headrace.services.device_metrics import DeviceCollector
 from headrace.services.doors import Doors
+from headrace.services.events import EventLog
 from headrace.services.histogram import Histogram
 from headrace.services.journal_metrics import JournalCollector, JournalFigures, Limits
 from headrace.services.laggards import Laggards
@@ -134,6 +136,7 @@ class Parts:
     past: PastReads
     lost: Mapping[int, str]
     stores: OpenStores
+    events: EventLog
     index: int = 0
     more: Sequence[Collector] = ()
     granted: Elsewhere | None = None
@@ -166,6 +169,7 @@ def site(
         **of_traces(parts.doors.tracing),
         **of_laggards(Laggards(folds)),
         **of_refusals(_refusals(parts)),
+        **of_events(parts.events),
         **of_queues(ShardRows(ByShard(shards, lambda shard: _rows(shard, worker)), lost)),
         **lists.of_sessions(),
         **lists.of_backlogs(),
@@ -183,7 +187,7 @@ def site(
         answers |= of_configuration(parts.configured)
     routes: list[BaseRoute] = [
         *JournalRoutes(parts.directories, tokens).routes(),
-        *served(Tokens(tokens, parts.granted), answers),
+        *served(Tokens(tokens, parts.granted), answers, parts.events.add),
         *description(resources),
     ]
     return application(not_ready, collectors, routes, (refresh,), degraded)

@@ -72,6 +72,7 @@ from headrace.services.access import DirectoryAccess, FileAccess
 from headrace.services.bridges import Bridges
 from headrace.services.collecting import Endings, take_charge
 from headrace.services.doors import Doors
+from headrace.services.events import EventLog
 from headrace.services.failures import FailureLog
 from headrace.services.histogram import Histogram
 from headrace.services.journal_metrics import Limits
@@ -343,6 +344,7 @@ class Node:
     def _own_shards(self) -> None:
         """Open the journals of our shards, and the directory where there are tenants: it may be beside them. Raises
         JournalError, OSError, ConfigError, and then holds none of them."""
+        self._events = EventLog(Path(self.config.data_dir), self.place.index)
         full_disk = self.config.journal.full_disk
         self.stores = OpenStores(self.config.queues, self._store_failed)
         around = Surroundings(self.worker, self.watchdog, full_disk, self._holdings.fail, log, self.stores)
@@ -576,6 +578,7 @@ class Node:
             self._holdings.reads,
             self._holdings.lost,
             self.stores,
+            self._events,
             self.place.index,
             self._more_figures(),
             None if self._tenants is None else self._tenants.granted,
@@ -707,6 +710,7 @@ class Node:
             await shard.snapshot()
         self._doors.close()
         await self._admin.close()
+        self._events.close()
         self._close_directory()
         self._give_up_data()
         await self._sinks.stop()

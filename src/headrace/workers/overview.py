@@ -247,7 +247,12 @@ class Overview:
             return refused.response()
         rows = [row for answer in found for row in answer.json()[ranking.rows]]
         rows.sort(key=lambda row: [row[name] for name in ranking.order], reverse=True)
-        return JSONResponse({ranking.rows: rows[: resource.values(request)["limit"]]})
+        most = resource.values(request)["limit"]
+        content: dict[str, object] = {ranking.rows: rows[:most]}
+        if ranking.place:
+            goes_on = len(rows) > most or any(answer.json()["next"] is not None for answer in found)
+            content["next"] = rows[:most][-1][ranking.place] if goes_on else None
+        return JSONResponse(content)
 
     async def _paged(self, request: Request, resource: Resource, _body: bytes) -> Response:
         shard = min(_values(request, resource).get("from", PagePlace()).shard, self._homes.shards - 1)

@@ -15,6 +15,7 @@ from starlette.routing import Route
 from headrace.api import operations
 from headrace.api.backlogs import of_backlogs
 from headrace.api.configuration import of_configuration
+from headrace.api.events import of_events
 from headrace.api.operations import (
     RESOURCES,
     of_laggards,
@@ -40,6 +41,7 @@ from headrace.api.resource import (
 )
 from headrace.api.tokens import READ, Grant, Tokens
 from headrace.core.homes import Homes
+from headrace.services.events import EventLog
 from headrace.services.laggards import Laggards
 from headrace.services.paging import ByHome, Place, ShardRows
 from headrace.services.posts import Posts
@@ -116,7 +118,7 @@ def served_by(found: list[Route]) -> set[tuple[str, str]]:
     return {(method, route.path) for route in found for method in (route.methods or ()) if method != "HEAD"}
 
 
-def test_a_worker_answers_every_resource_that_is_declared() -> None:
+def test_a_worker_answers_every_resource_that_is_declared(tmp_path: Path) -> None:
     """The supervisor serves RESOURCES; one that no worker answers would be 404 behind it, or without it."""
     with closing(asyncio.new_event_loop()) as loop:
         answers = {
@@ -128,6 +130,7 @@ def test_a_worker_answers_every_resource_that_is_declared() -> None:
             **of_removals(Removals([])),
             **of_posts(Posts([])),
             **of_refusals(Refusals(0)),
+            **of_events(EventLog(tmp_path, 0)),
             **of_configuration(Broker()),
             **of_backlogs(ByHome({}, Homes().of_client)),
         }

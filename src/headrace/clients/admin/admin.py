@@ -29,6 +29,7 @@ from headrace.clients.admin.rows import (
     Cluster,
     Deleted,
     Dropped,
+    Event,
     Kicked,
     Laggard,
     Posted,
@@ -180,6 +181,10 @@ class Admin:
         return self._one("DELETE", "clusters", Removed, tenant=tenant, topic=topic, cluster=cluster)
 
     # The broker itself
+
+    def events(self, tenant: str = "") -> Pages[Event]:
+        """Return what was changed over the admin HTTP, the newest change first."""
+        return self._pages("events", Event, tenant=tenant)
 
     def trace(
         self, kind: Literal["client", "topic", "address"], pattern: str, seconds: float = 60.0

@@ -5,7 +5,7 @@ Times `..._us` are microseconds since 1970. `shard` and `worker` say where somet
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -75,6 +75,21 @@ class Refusal(msgspec.Struct, frozen=True):
     first_us: int
     last_us: int
     worker: int
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A change that was made over the admin HTTP: what, by whom, when and from where."""
+
+    id: str
+    at_us: int
+    event: str
+    tenant: str
+    who: str
+    role: str
+    came_from: str
+    worker: int
+    number: int
+    detail: dict[str, Any]
 
 
 class SessionRow(msgspec.Struct, frozen=True):

@@ -236,6 +236,7 @@ def test_who_may_not_and_who_is_not_there(operated: Operated) -> None:
 
 PAIRS: dict[str, Any] = {
     "Client": rows.Client,
+    "Event": rows.Event,
     "Kicked": rows.Kicked,
     "Laggard": rows.Laggard,
     "Refusal": rows.Refusal,

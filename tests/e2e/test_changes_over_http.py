@@ -1,0 +1,70 @@
+"""What is changed over the admin HTTP is in its list of events, with who did it, and stays there; what two operators
+change at once is changed by one of them. With one worker and with two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from e2e.administered import STARTED_S, Hub
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")]
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "two workers"])
+def hub(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    made = Hub(tmp_path_factory.mktemp("hub"), request.param)
+    made.broker.start(STARTED_S)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def events(hub: Hub, token: str = "does", tenant: str = "", limit: int = 3) -> list[dict[str, Any]]:
+    """All events, page by page."""
+    query = f"limit={limit}" + (f"&tenant={tenant}" if tenant else "")
+    found: list[dict[str, Any]] = []
+    place: str | None = ""
+    while place is not None:
+        answer = hub.ask("GET", f"/v1/events?{query}" + (f"&from={place}" if place else ""), token)
+        assert answer.status == 200, answer
+        found += answer.content["rows"]
+        place = answer.content["next"]
+    return found
+
+
+def test_each_change_is_an_event_which_stays(hub: Hub) -> None:
+    assert (
+        hub.ask(
+            "POST", "/v1/users?tenant=acme", "tenant-admin of acme", {"name": "u1", "password": "p"}
+        ).status
+        == 201
+    )
+    assert hub.ask("DELETE", "/v1/users?tenant=acme&user=u1", "tenant-admin of acme").status == 204
+    for topic in ("a/t0", "a/bc", "a/t1", "a/x"):  # of several workers
+        assert hub.ask(
+            "POST", "/v1/publish?tenant=blue", "does", {"topic": topic, "retain": True}
+        ).status in (200, 404)
+    assert hub.ask("POST", "/v1/tenants", "owner", {"name": "red"}).status == 201
+    assert hub.ask("DELETE", "/v1/clients/nobody?tenant=acme").status == 404  # nothing was changed
+    mine = [
+        one for one in events(hub, "tenant-admin of acme", "acme") if one["detail"].get("user", "u1") == "u1"
+    ]
+    assert [one["event"] for one in mine[:2]] == ["user deleted", "user created"]
+    assert {one["tenant"] for one in mine} == {"acme"}
+    assert all(one["who"].startswith("token ") and one["came_from"].startswith("127.0.0.1:") for one in mine)
+    assert "password" not in str(mine)
+    assert hub.ask("GET", "/v1/events", "tenant-admin of acme").status == 403
+    assert hub.ask("GET", "/v1/events?tenant=blue", "tenant-admin of acme").status == 403
+    every = events(hub)
+    assert [one["at_us"] for one in every] == sorted((one["at_us"] for one in every), reverse=True)
+    assert len({one["id"] for one in every}) == len(every)
+    assert {"tenant created", "user created", "user deleted"} <= {one["event"] for one in every}
+    assert [one["tenant"] for one in every if one["event"] == "tenant created"] == ["red"]
+    hub.broker.kill()
+    hub.connection.close()
+    hub.broker.start(STARTED_S)
+    assert events(hub, limit=1000) == every
