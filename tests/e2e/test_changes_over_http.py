@@ -68,3 +68,26 @@ def test_each_change_is_an_event_which_stays(hub: Hub) -> None:
     hub.connection.close()
     hub.broker.start(STARTED_S)
     assert events(hub, limit=1000) == every
+
+
+def test_of_two_operators_who_change_one_thing_at_once_one_is_told(hub: Hub) -> None:
+    """Both have read it; the second one learns that it is another one by now, and what the first one did stays."""
+    shown = hub.ask("GET", "/v1/tenants/acme")
+    assert shown.tag == f'"{shown.content["revision"]}"'
+    first = hub.ask("PATCH", "/v1/tenants/acme", "owner", {"quotas": {"sessions": 5}}, If_Match=shown.tag)
+    assert (first.status, first.tag) == (200, f'"{first.content["revision"]}"')
+    second = hub.ask("PATCH", "/v1/tenants/acme", "owner", {"quotas": {"sessions": 9}}, If_Match=shown.tag)
+    assert (second.status, second.content["status"]) == (412, 412)
+    assert hub.ask("PUT", "/v1/quotas?tenant=acme", "owner", {"quotas": {}}, If_Match=shown.tag).status == 412
+    assert hub.ask("GET", "/v1/quotas?tenant=acme").content["quotas"] == {"sessions": 5}
+    assert (
+        hub.ask("PUT", "/v1/quotas?tenant=acme", "owner", {"quotas": {}}, If_Match=first.tag or "").status
+        == 200
+    )
+    assert hub.ask("PUT", "/v1/quotas?tenant=acme", "tenant-admin of acme", {"quotas": {}}).status == 403
+    [user] = hub.ask("GET", "/v1/users?tenant=blue").content["rows"]
+    target, tag = "/v1/users?tenant=blue&user=gw", f'"{user["revision"]}"'
+    assert hub.ask("PATCH", target, "owner", {"state": "disabled"}, If_Match=tag).status == 200
+    assert hub.ask("DELETE", target, "owner", If_Match=tag).status == 412
+    assert hub.ask("PATCH", target, "owner", {"state": "active"}, If_Match="7").status == 400
+    assert hub.ask("PATCH", target, "owner", {"state": "active"}, If_Match="*").status == 200

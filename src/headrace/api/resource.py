@@ -32,7 +32,8 @@ from headrace.mqtt import reason_codes as rc
 from headrace.services.paging import Place, is_number
 from headrace.services.removals import NotDurable
 
-Values = Mapping[str, Any]  # of parameters, by name; of the body as `body`; who asks as `who` and `came_from`
+# Of parameters, by name; of the body as `body`; who asks as `who` and `came_from`; the tag of If-Match as `if_match`.
+Values = Mapping[str, Any]
 Content = object  # of an answer, as JSON; None: there is nothing to say
 Answer = Callable[[Values], Content | Awaitable[Content]]
 # Writes a change down: what was done, of which tenant, by whom and from where, and more about it.
@@ -54,7 +55,8 @@ _NOT_TAKEN: Final[Mapping[int, HTTPStatus]] = {
     rc.SERVER_BUSY: HTTPStatus.SERVICE_UNAVAILABLE,
 }  # any other: the request is wrong
 _RAW: Final = ":path}"
-_NOT_TOLD: Final = ("body", "who", "came_from")  # of what was asked: the body may have a password
+_NOT_TOLD: Final = ("body", "who", "came_from", "if_match")  # of what was asked: the body may have a password
+_TAG: Final = re.compile(r'[ \t]*"([^"]*)"[ \t]*')
 _FORWARDED: Final = re.compile(r'for="([0-9A-Za-z.:\[\]%]+)"')
 _LOG: Final = logging.getLogger(__name__)
 
@@ -320,7 +322,7 @@ async def _answer(resource: Resource, answer: Answer, request: Request, body: by
     values, grant = resource.values(request), request.state.grant
     if grant.tenant and values.get("tenant") != grant.tenant:
         return problem(HTTPStatus.FORBIDDEN, f"this token is for one tenant: tenant={grant.tenant}")
-    values["came_from"] = _asker(request)
+    values["came_from"], values["if_match"] = _asker(request), if_match(request)
     values["who"] = f"token {grant.number}" if grant.number else f"token file, line {grant.line}"
     if resource.body is not None:
         values["body"] = resource.decoded(body)
@@ -336,7 +338,25 @@ async def _answer(resource: Resource, answer: Answer, request: Request, body: by
         await _tell(resource.event, values, content, grant, tell)
     if content is None:
         return Response(status_code=HTTPStatus.NO_CONTENT)
-    return JSONResponse(content, resource.status)
+    return JSONResponse(content, resource.status, _tagged(content))
+
+
+def _tagged(content: Content) -> dict[str, str] | None:
+    """Return the header that names the revision of what is answered, if that has one (RFC 9110, 8.8.3)."""
+    tag = content.get("revision") if isinstance(content, dict) else None
+    return None if tag is None else {"ETag": f'"{tag}"'}
+
+
+def if_match(request: Request) -> str | None:
+    """Return the entity tag with which alone a request wants something changed; None if it does not say, or `*`, which
+    is any. Raises ValueError for several, and for a weak one."""
+    given = request.headers.get("if-match", "*").strip()
+    if given == "*":
+        return None
+    found = _TAG.fullmatch(given)
+    if found is None:
+        raise ValueError('If-Match: it is one entity tag as ETag gives it, as "7", or *')
+    return found[1]
 
 
 async def _tell(event: str, values: Values, content: Content, grant: Grant, tell: Tell) -> None:

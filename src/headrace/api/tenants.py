@@ -8,6 +8,9 @@
     DELETE /v1/tenants/TENANT                  deletes it; with `release=true&force=true` gives the name of a deleted
                                                one free, although a new one would have what brokers hold of it
 
+    GET    /v1/quotas?tenant=T                 {"tenant", "quotas", "revision"}
+    PUT    /v1/quotas?tenant=T  {"quotas"}     has it have these and no others
+
     GET    /v1/users?tenant=T                  {"rows"}
     POST   /v1/users?tenant=T   {"name", "password", "groups"}
     PATCH  /v1/users?tenant=T&user=U  {"state", "password", "if_revision"}
@@ -16,6 +19,9 @@
     GET    /v1/rules?tenant=T                  {"rows"}
     POST   /v1/rules?tenant=T   {"effect", "actions", "filter", "kind", "subject"}: {"number"}, 201
     DELETE /v1/rules?tenant=T&number=N
+
+What is answered about one entry has its revision as ETag, and as `revision`. A change with `If-Match: "7"` is made if the
+entry is of that revision still, and is 412 otherwise: somebody has changed it since. `if_revision` says the same, as 409.
 
 What is changed is written with whose token it was, and from which address. Any worker answers; each learns of it with its
 next poll, the one that was asked at once. A token for one tenant changes users and rules of that one. Answers are made on
@@ -43,6 +49,8 @@ from headrace.directory.errors import (
     NotInThatState,
     OutcomeUnknown,
 )
+from headrace.errors import HeadraceError
+from headrace.services.paging import is_number
 
 if TYPE_CHECKING:
     from headrace.directory.store import Store
@@ -114,6 +122,20 @@ class TenantDetails(TenantRow):
     settings: dict[str, str]
 
 
+class NewQuotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that says which quotas a tenant has."""
+
+    quotas: dict[str, int]
+
+
+class QuotasOfTenant(msgspec.Struct):
+    """The quotas of a tenant, and its revision."""
+
+    tenant: str
+    quotas: dict[str, int]
+    revision: int
+
+
 class UserRow(msgspec.Struct):
     """A user of a tenant."""
 
@@ -153,6 +175,10 @@ class Rules(msgspec.Struct):
     rows: list[RuleRow]
 
 
+class NoMatch(HeadraceError):
+    """An entry is not of the revision that If-Match names: nothing was changed."""
+
+
 def _number(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or len(text) > 18:
         raise ValueError(f"{text} is no number")
@@ -169,6 +195,7 @@ _REFUSALS: Final = {
     AlreadyThere: HTTPStatus.CONFLICT,
     NotInThatState: HTTPStatus.CONFLICT,
     ChangedMeanwhile: HTTPStatus.CONFLICT,
+    NoMatch: HTTPStatus.PRECONDITION_FAILED,
     DirectoryUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     OutcomeUnknown: HTTPStatus.SERVICE_UNAVAILABLE,
     InvalidField: HTTPStatus.BAD_REQUEST,
@@ -216,6 +243,27 @@ DELETE_TENANT: Final = _resource(
     for_all=True,
     event="tenant deleted",
     summary="Delete a tenant, or give its name free",
+)
+QUOTAS: Final = _resource(
+    "GET",
+    "/v1/quotas",
+    READ,
+    Anyone(),
+    (_TENANT,),
+    summary="Show the quotas of a tenant",
+    answer=QuotasOfTenant,
+)
+REPLACE_QUOTAS: Final = _resource(
+    "PUT",
+    "/v1/quotas",
+    ADMINISTER,
+    Anyone(),
+    (_TENANT,),
+    body=NewQuotas,
+    for_all=True,
+    event="quotas replaced",
+    summary="Have a tenant have these quotas and no others",
+    answer=QuotasOfTenant,
 )
 USERS: Final = _resource(
     "GET", "/v1/users", READ, Anyone(), (_TENANT,), summary="List users of a tenant", answer=Users
@@ -282,6 +330,8 @@ OF_DIRECTORY: Final = (
     TENANT,
     CHANGE_TENANT,
     DELETE_TENANT,
+    QUOTAS,
+    REPLACE_QUOTAS,
     USERS,
     CREATE_USER,
     CHANGE_USER,
@@ -297,7 +347,12 @@ def of_tenants(desk: Desk) -> dict[Resource, Answer]:
 
     def answered(of: Callable[[Store, Values], object]) -> Answer:
         async def answer(values: Values) -> object:
-            return await asyncio.to_thread(desk.administer, lambda store: of(store, values))
+            try:
+                return await asyncio.to_thread(desk.administer, lambda store: of(store, values))
+            except ChangedMeanwhile as error:
+                if values.get("if_match") is None:
+                    raise
+                raise NoMatch(str(error)) from None
 
         return answer
 
@@ -307,6 +362,8 @@ def of_tenants(desk: Desk) -> dict[Resource, Answer]:
         TENANT: lambda store, of: _details(store, of["tenant"]),
         CHANGE_TENANT: _change_tenant,
         DELETE_TENANT: _delete_tenant,
+        QUOTAS: lambda store, of: _quotas(store, of["tenant"]),
+        REPLACE_QUOTAS: _replace_quotas,
         USERS: lambda store, of: {"rows": [_user(one) for one in _users(store, of["tenant"])]},
         CREATE_USER: _create_user,
         CHANGE_USER: _change_user,
@@ -323,10 +380,24 @@ def _actor(values: Values) -> Actor:
     return Actor(values["who"], values["came_from"])
 
 
+def _expected(values: Values) -> int | None:
+    """Return the revision that an entry is to have for a change of it, None: any. Raises NoMatch for an entity tag that
+    is of no revision, ValueError where it is said twice."""
+    body, tag = values.get("body"), values.get("if_match")
+    revision: int | None = getattr(body, "if_revision", values.get("if_revision"))
+    if tag is None:
+        return revision
+    if revision is not None:
+        raise ValueError("if_revision, and If-Match: give one of them")
+    if not is_number(tag):
+        raise NoMatch(f"nothing is of the revision {tag!r}: nothing was changed")
+    return int(tag)
+
+
 def _change_tenant(store: Store, values: Values) -> object:
     """Change what of a tenant is given. What is wrong with a later part leaves what came before it changed."""
     name, body, actor = values["tenant"], values["body"], _actor(values)
-    expected = body.if_revision
+    expected = _expected(values)
     if body.quotas:
         given = {key: "none" if number is None else str(number) for key, number in body.quotas.items()}
         store.tenants.set_quotas(actor, name, given, expected)
@@ -341,15 +412,28 @@ def _change_tenant(store: Store, values: Values) -> object:
     return _details(store, name)
 
 
+def _replace_quotas(store: Store, values: Values) -> object:
+    given = {key: str(number) for key, number in values["body"].quotas.items()}
+    store.tenants.replace_quotas(_actor(values), values["tenant"], given, _expected(values))
+    return _quotas(store, values["tenant"])
+
+
+def _quotas(store: Store, name: str) -> object:
+    found = store.tenants.get(name)
+    return {"tenant": name, "quotas": store.tenants.quotas(name), "revision": found.revision}
+
+
 def _delete_tenant(store: Store, values: Values) -> None:
     if values["release"]:
         if not values["force"]:
             raise InvalidField(
                 "force", "is needed: a new tenant of that name would get what brokers hold of this one"
             )
+        if values.get("if_match") is not None:
+            raise ValueError("If-Match: a tenant whose name is given free is of no revision")
         store.tenants.release(_actor(values), values["tenant"])
     else:
-        store.tenants.delete(_actor(values), values["tenant"], values["if_revision"])
+        store.tenants.delete(_actor(values), values["tenant"], _expected(values))
 
 
 def _create_user(store: Store, values: Values) -> object:
@@ -361,7 +445,7 @@ def _create_user(store: Store, values: Values) -> object:
 def _change_user(store: Store, values: Values) -> object:
     """Change what of a user is given, the password first."""
     tenant, name, body, actor = values["tenant"], values["user"], values["body"], _actor(values)
-    expected = body.if_revision
+    expected = _expected(values)
     if body.password:
         store.users.set_password(actor, tenant, name, body.password.encode(), expected)
         expected = None
@@ -372,10 +456,13 @@ def _change_user(store: Store, values: Values) -> object:
 
 
 def _delete_user(store: Store, values: Values) -> None:
-    store.users.delete(_actor(values), values["tenant"], values["user"], values["if_revision"])
+    store.users.delete(_actor(values), values["tenant"], values["user"], _expected(values))
 
 
 def _remove_rule(store: Store, values: Values) -> None:
+    """Remove a rule, which is never changed: its number is its tag."""
+    if values.get("if_match") not in (None, str(values["number"])):
+        raise NoMatch(f"rule {values['number']} has another tag: nothing was changed")
     store.rules.remove(_actor(values), values["tenant"], values["number"])
 
 

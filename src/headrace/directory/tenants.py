@@ -102,6 +102,22 @@ class Tenants:
         wanted = {key: quota(key, text) for key, text in values.items()}
         return self._set(actor, name, QUOTAS, "quotas set", wanted, if_revision)
 
+    def replace_quotas(
+        self, actor: Actor, name: str, values: Values, if_revision: int | None = None
+    ) -> dict[str, int]:
+        """Have a tenant have these quotas and no others; nothing is changed if it has. Returns all. Raises InvalidField,
+        NotThere, NotInThatState, ChangedMeanwhile."""
+        wanted = {key: quota(key, text) for key, text in values.items()}
+        with self._database.writing(actor) as writing:
+            _check(writing, name, if_revision)
+            there = quotas_of(writing.connection, name)
+            new = {key: value for key, value in wanted.items() if there.get(key) != value}
+            new |= dict.fromkeys(there.keys() - wanted.keys())
+            if new:
+                _put(writing, QUOTAS, name, new)
+                _note_state(writing, name, "", "quotas set", **new)
+            return quotas_of(writing.connection, name)
+
     def set_settings(
         self, actor: Actor, name: str, values: Values, if_revision: int | None = None
     ) -> dict[str, str]:

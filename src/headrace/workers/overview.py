@@ -76,9 +76,11 @@ class Answer:
     status: int
     body: bytes
     kind: str = "application/json"
+    tag: str | None = None  # ETag
 
     def response(self) -> Response:
-        return Response(self.body, self.status, media_type=self.kind)
+        headers = None if self.tag is None else {"ETag": self.tag}
+        return Response(self.body, self.status, headers, media_type=self.kind)
 
     def json(self) -> dict[str, Any]:
         found = json.loads(self.body)
@@ -106,15 +108,17 @@ def ask(
     body: bytes = b"",
     patience_s: float = PATIENCE_S,
     asker: str = "",
+    if_match: str = "",
 ) -> Answer:
     """Ask a worker, on behalf of who asks from the address `asker`. Runs on a thread. One that does not answer is an
     answer too, 503."""
     connection = _UnixConnection(path, patience_s)
     try:
-        headers = {"Authorization": token, "Forwarded": asker}
+        headers = {"Authorization": token, "Forwarded": asker, "If-Match": if_match}
         connection.request(method, url, body or None, {name: text for name, text in headers.items() if text})
         found = connection.getresponse()
-        return Answer(found.status, found.read(), found.getheader("Content-Type", ""))
+        kind, tag = found.getheader("Content-Type", ""), found.getheader("ETag")
+        return Answer(found.status, found.read(), kind, tag)
     except (OSError, HTTPException) as error:
         reason = str(error) or type(error).__name__
         said = problem(HTTPStatus.SERVICE_UNAVAILABLE, f"a worker does not answer now: {reason}")
@@ -349,7 +353,8 @@ _PART: Final = re.compile(r"[0-9a-f]+")  # what a worker calls its part of somet
 
 def _ask(request: Request, path: Path, method: str, url: str, body: bytes = b"") -> Answer:
     """Ask a worker on behalf of who asks us, with the token of the request."""
-    return ask(path, method, url, request.headers.get("authorization", ""), body, asker=forwarded(request))
+    token, tag = (request.headers.get(name, "") for name in ("authorization", "if-match"))
+    return ask(path, method, url, token, body, asker=forwarded(request), if_match=tag)
 
 
 def _refusal(found: Sequence[Answer]) -> Answer | None:

@@ -24,14 +24,18 @@ from headrace.api.tenants import (
     DELETE_TENANT,
     DELETE_USER,
     OF_DIRECTORY,
+    QUOTAS,
     REMOVE_RULE,
+    REPLACE_QUOTAS,
     RULES,
     TENANT,
     TENANTS,
     USERS,
+    NewQuotas,
     NewRule,
     NewTenant,
     NewUser,
+    NoMatch,
     TenantChange,
     UserChange,
     of_tenants,
@@ -133,6 +137,42 @@ def test_users_and_rules_of_a_tenant(office: Office) -> None:
     for resource in (USERS, RULES):
         with pytest.raises(NotThere):
             office.ask(resource, tenant="none")
+
+
+def test_one_of_two_operators_changes_what_both_have_seen(office: Office) -> None:
+    office.ask(CREATE_TENANT, body=NewTenant("acme"))
+    office.ask(CREATE_USER, tenant="acme", body=NewUser("gw", "secret"))
+    quotas = office.ask(REPLACE_QUOTAS, tenant="acme", body=NewQuotas({"connections": 1, "sessions": 2}))
+    assert quotas["quotas"] == {"connections": 1, "sessions": 2}
+    tag = str(quotas["revision"])
+    found = office.ask(REPLACE_QUOTAS, tenant="acme", body=NewQuotas({"sessions": 3}), if_match=tag)
+    assert (found["quotas"], found) == ({"sessions": 3}, office.ask(QUOTAS, tenant="acme"))
+    same = office.ask(REPLACE_QUOTAS, tenant="acme", body=NewQuotas({"sessions": 3}))
+    assert same == found, "what is so already changes nothing"
+    user = office.ask(USERS, tenant="acme")["rows"][0]
+    office.ask(
+        CHANGE_USER, tenant="acme", user="gw", body=UserChange("disabled"), if_match=str(user["revision"])
+    )
+    for stale in (tag, "none", "", str(2**70)):
+        with pytest.raises(NoMatch):
+            office.ask(REPLACE_QUOTAS, tenant="acme", body=NewQuotas({}), if_match=stale)
+        with pytest.raises(NoMatch):
+            office.ask(CHANGE_TENANT, tenant="acme", body=TenantChange("disabled"), if_match=stale)
+        with pytest.raises(NoMatch):
+            office.ask(
+                DELETE_TENANT, tenant="acme", release=False, force=False, if_revision=None, if_match=stale
+            )
+        with pytest.raises(NoMatch):
+            office.ask(DELETE_USER, tenant="acme", user="gw", if_revision=None, if_match=stale)
+        with pytest.raises(NoMatch):
+            office.ask(REMOVE_RULE, tenant="acme", number=1, if_match=stale)
+    assert office.ask(TENANT, tenant="acme")["state"] == "active"
+    assert [row["state"] for row in office.ask(USERS, tenant="acme")["rows"]] == ["disabled"]
+    with pytest.raises(ValueError, match="give one of them"):
+        office.ask(CHANGE_TENANT, tenant="acme", body=TenantChange("disabled", if_revision=1), if_match="1")
+    for wrong in ({"flights": 1}, {"sessions": -1}, {"sessions": 2**63}):
+        with pytest.raises(InvalidField):
+            office.ask(REPLACE_QUOTAS, tenant="acme", body=NewQuotas(wrong))
 
 
 async def never(_: Request) -> Response:
