@@ -84,6 +84,7 @@ begin() {
   local name
   mkdir -p build
   for name; do
+    : >"build/test-$name.log" # it is read before the suite may have begun
     timed_suite "$name" </dev/null >"build/test-$name.log" 2>&1 &
     running[$name]=$!
   done
