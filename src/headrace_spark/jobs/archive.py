@@ -24,6 +24,7 @@ from headrace_spark.archive.target import Target, target_of
 from headrace_spark.base.progress import Progress, Report
 from headrace_spark.base.query import durations_s, run_query
 from headrace_spark.source.journal import commit, journals_of, register, registered_offset
+from headrace_spark.source.lag import records_left
 from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.options import check_consumer
 from headrace_spark.source.ranges import StreamOffset
@@ -91,7 +92,7 @@ class Tracker:
             rows += batch.numInputRows if added is None else added
             self._reached(StreamOffset.from_dict(json.loads(batch.sources[0].endOffset)))
         ends = dict(self._ends)
-        lag = sum(max(0, journal.high_watermark() - ends[uuid]) for uuid, journal in self._journals.items())
+        lag = sum(records_left(journal, ends[uuid]) for uuid, journal in self._journals.items())
         elapsed_s, took = monotonic() - self._began, durations_s(finished)
         self.progress = Progress(rows, sum(ends.values()), lag, elapsed_s, took, ends=ends)
         self._report(self.progress)

@@ -43,6 +43,7 @@ from headrace_spark.lake.messages import KEPT_LOG
 from headrace_spark.lake.own_columns import require_own_columns
 from headrace_spark.records.schema import EVENTS
 from headrace_spark.source.journal import commit, journals_of, register, require_history, source_options
+from headrace_spark.source.lag import records_left
 from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.options import check_consumer
 from headrace_spark.source.ranges import JournalOffset
@@ -98,7 +99,7 @@ def _run(spark: SparkSession, settings: Settings, lake: AnyLake, stop: Event, re
             if file not in said:
                 print(file, flush=True)
                 said.add(file)
-        lag = sum(journal.high_watermark() - ends[journal.uuid] for journal in journals)
+        lag = sum(records_left(journal, ends[journal.uuid]) for journal in journals)
         took = (monotonic() - at,)
         progress = Progress(rows, sum(ends.values()), lag, monotonic() - began, took, ends=ends)
         report(progress)

@@ -71,6 +71,7 @@ from headrace_spark.metrics.usage import usage_rows
 from headrace_spark.records.schema import EVENTS, arrow_schema
 from headrace_spark.source.journal import commit, first_time_us, journals_of, register, registered_offset
 from headrace_spark.source.journal_range import ALONE, JournalRange, Place, Ranges
+from headrace_spark.source.lag import records_left
 from headrace_spark.source.log_reader import DividedFrom, LogReader
 from headrace_spark.source.options import check_consumer
 from headrace_spark.source.ranges import JournalOffset
@@ -180,7 +181,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
             journal = found.journal
             commit(journal, settings.consumer, JournalOffset(journal.uuid, journal.epoch, found.end), owner)
             ends[journal.uuid] = found.end
-            lag = sum(max(0, each.high_watermark() - ends[each.uuid]) for each in journals)
+            lag = sum(records_left(each, ends[each.uuid]) for each in journals)
             rows, now = progress.rows + found.end - found.start, monotonic()
             progress = Progress(rows, sum(ends.values()), lag, now - began, (now - at,), ends=dict(ends))
             report(progress)

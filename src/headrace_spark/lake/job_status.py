@@ -101,7 +101,7 @@ def _of_journals(job: str, places: Places, offset_in: Callable[[LogReader], int 
     if all(offset is None for offset in found.values()):
         return None
     positions = [
-        (journal, journal.start_offset() if (offset := found[journal.uuid]) is None else offset)
+        (journal, journal.complete_offset() if (offset := found[journal.uuid]) is None else offset)
         for journal in places.journals
     ]
     lag = lag_of_all(positions, places.now_s)

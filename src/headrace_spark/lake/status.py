@@ -15,7 +15,7 @@ from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.messages import TableState
 from headrace_spark.lake.tables import DEAD_LETTERS
 from headrace_spark.source.journal import consumers_of
-from headrace_spark.source.lag import lag_of
+from headrace_spark.source.lag import lag_of, records_left
 from headrace_spark.source.log_reader import LogReader
 
 
@@ -49,7 +49,7 @@ class TableStatus:
     offset: int
     """All messages of the journal below it are in the table; 0 if none is. Of several journals the sum."""
     lag: int
-    """Records from there to the high watermark, those included that are no messages."""
+    """Records from there to the high watermark that can be read, those included that are no messages."""
 
 
 @dataclass(frozen=True)
@@ -85,41 +85,34 @@ def pipeline_status(
         )
         for journal in journals
     ]
-    consumers = [
-        _consumer(journal, each, about.high_watermark, now_s)
-        for journal, about in zip(journals, found, strict=True)
-        for each in consumers_of(journal)
-    ]
+    consumers = [_consumer(journal, each, now_s) for journal in journals for each in consumers_of(journal)]
     return PipelineStatus(
         found[0],
         found,
         consumers,
-        None if lake is None else _table(lake, found),
+        None if lake is None else _table(lake, journals),
         None if lake is None else _dead_letters(lake.table_of(DEAD_LETTERS)),
         [] if lake is None else job_statuses(Places(lake, journals, tables, now_s)),
     )
 
 
-def _consumer(journal: LogReader, found: ConsumerPosition, end: int, now_s: float) -> ConsumerStatus:
+def _consumer(journal: LogReader, found: ConsumerPosition, now_s: float) -> ConsumerStatus:
     lag = lag_of(journal, found.offset, now_s)
-    records = max(0, end - found.offset)
     return ConsumerStatus(
-        found.name, journal.uuid, found.offset, records, found.updated_us, lag.bytes, lag.seconds
+        found.name, journal.uuid, found.offset, lag.messages, found.updated_us, lag.bytes, lag.seconds
     )
 
 
-def _table(lake: AnyLake, journals: Sequence[JournalStatus]) -> TableStatus | None:
+def _table(lake: AnyLake, journals: Sequence[LogReader]) -> TableStatus | None:
     state = lake.table.state()
     if state is None:
         return None
     offsets = [_end_of(lake, state, journal) for journal in journals]
-    lags = [
-        max(0, journal.high_watermark - offset) for journal, offset in zip(journals, offsets, strict=True)
-    ]
+    lags = [records_left(journal, offset) for journal, offset in zip(journals, offsets, strict=True)]
     return TableStatus(str(lake.messages), state.version, state.rows, sum(offsets), sum(lags))
 
 
-def _end_of(lake: AnyLake, state: TableState, journal: JournalStatus) -> int:
+def _end_of(lake: AnyLake, state: TableState, journal: LogReader) -> int:
     """Return how far the table has a journal: by its rows, and by what batches have said, which is further where records
     that are no messages came last."""
     ends = (state.end(journal.uuid), lake.table.archived(journal.uuid, journal.epoch))

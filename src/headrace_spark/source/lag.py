@@ -14,11 +14,17 @@ from headrace_spark.source.ranges import bytes_between
 from headrace_spark.source.remote import IMPATIENT
 
 
+def records_left(journal: LogReader, offset: int) -> int:
+    """Return how many records there are from `offset` to the journal's end that can be read: what retention has passed,
+    and what a shard keeps of a journal that was divided, counts for nothing. Raises JournalError, JournalUnreachable."""
+    return max(0, journal.high_watermark() - max(offset, journal.complete_offset()))
+
+
 def lag_of(journal: LogReader, offset: int, now_s: float) -> Lag:
-    """Return how far `offset` is behind the journal's end. Bytes are about right; what retention has passed counts for
-    nothing. Raises JournalError, JournalUnreachable."""
+    """Return how far `offset` is behind the journal's end, by the records that can be read. Bytes are about right. Raises
+    JournalError, JournalUnreachable."""
     end = journal.high_watermark()
-    start = max(offset, journal.start_offset())
+    start = max(offset, journal.complete_offset())
     if start >= end:
         return Lag(0, 0, 0.0)
     size = bytes_between(journal.segments(), start, end)
