@@ -119,8 +119,9 @@ class Side(LinkOwner):
     def admit(self, link: PeerLink, transport: object) -> None:
         """Let the other one in."""
 
-    def check(self, link: PeerLink, theirs: Greeting) -> None:
+    def check(self, link: PeerLink, theirs: Greeting) -> int:
         """It is the other one."""
+        return theirs.worker
 
     def opened(self, link: PeerLink) -> None:
         far = 1 - self.broker.shard

@@ -419,6 +419,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # kafka://HOST:PORT[,HOST:PORT...]/NAME: the journals are partitions there, and data_dir is a cache.
     cluster: str = ""
     node: str = ""  # what this node is called in its cluster; "": what its machine is
+    peer_listen: str = (
+        ""  # tcp://HOST:PORT: the nodes of the cluster share its shards, and reach this one there
+    )
+    peer_advertise: str = ""  # HOST:PORT where they do if that is not the address it listens on
     listeners: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("tcp://127.0.0.1:1883",)
     admin: str = ""
     admin_names: tuple[str, ...] = ()  # Host names that a loopback `admin` answers to beside localhost
@@ -467,7 +471,7 @@ class Endpoint(NamedTuple):
             return False
 
 
-SCHEME_PORTS = {"http": 18830, "https": 18830}
+SCHEME_PORTS = {"http": 18830, "https": 18830, "tcp": 7000}
 
 
 def endpoint(key: str, url: str, *schemes: str) -> Endpoint:
@@ -870,7 +874,11 @@ def _wrong_cluster(config: Config) -> Iterator[InvalidKey]:
     if not config.cluster:
         if config.node:
             yield InvalidKey("node", "names a node of a cluster, and there is no `cluster`")
+        for key in ("peer_listen", "peer_advertise"):
+            if getattr(config, key):
+                yield InvalidKey(key, "is for the nodes of a cluster, and there is no `cluster`")
         return
+    yield from _wrong_peers(config)
     try:
         ClusterUrl.parse(config.cluster)
     except BadClusterUrl as error:
@@ -893,6 +901,28 @@ def _wrong_cluster(config: Config) -> Iterator[InvalidKey]:
     if config.limits.packet_bytes_max > CLUSTER_PACKET_BYTES_MAX:
         most = f"{CLUSTER_PACKET_BYTES_MAX} is the most that a record in Kafka holds"
         yield InvalidKey("limits.packet_bytes_max", most)
+
+
+def _wrong_peers(config: Config) -> Iterator[InvalidKey]:
+    """Yield what is wrong with the address that other nodes reach this one by: links between nodes are not encrypted as
+    yet, so all nodes are on one machine."""
+    try:
+        found = []
+        if config.peer_advertise:
+            found.append(("peer_advertise", host_and_port("peer_advertise", config.peer_advertise)))
+        if config.peer_listen:
+            found.append(("peer_listen", endpoint("peer_listen", config.peer_listen, "tcp")))
+        elif found:
+            yield InvalidKey("peer_advertise", "says where `peer_listen` is reached, and there is none")
+    except InvalidKey as error:
+        yield error
+        return
+    for key, place in found:
+        if not place.loopback:
+            yield InvalidKey(
+                key,
+                f"{place.host} is reached by other machines, and links between nodes are not encrypted as yet",
+            )
 
 
 def _wrong_tenants(config: Config) -> Iterator[InvalidKey]:

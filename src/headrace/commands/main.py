@@ -169,6 +169,12 @@ def _say(message: str, command: str = "headrace") -> None:
 )
 @click.option("--node", metavar="NAME", help="of this node in its cluster  [default: the machine's]")
 @click.option(
+    "--peer-listen",
+    metavar="tcp://HOST:PORT",
+    help="share the shards with the other nodes of the cluster, which reach this one there",
+)
+@click.option("--peer-advertise", metavar="HOST:PORT", help="where they reach it if that is another address")
+@click.option(
     "--bootstrap",
     "snapshot",
     type=click.Path(path_type=Path),
@@ -183,6 +189,8 @@ def serve(
     admin: str | None,
     cluster: str | None,
     node: str | None,
+    peer_listen: str | None,
+    peer_advertise: str | None,
     snapshot: Path | None,
     sets: tuple[str, ...],
 ) -> None:
@@ -190,8 +198,9 @@ def serve(
     options = list(sets)
     if cluster is not None:
         options.append(f"cluster={json.dumps(cluster)}")
-    if node is not None:
-        options.append(f"node={json.dumps(node)}")
+    for key, value in (("node", node), ("peer_listen", peer_listen), ("peer_advertise", peer_advertise)):
+        if value is not None:
+            options.append(f"{key}={json.dumps(value)}")
     if data_dir is not None:
         options.append(f"data_dir={json.dumps(data_dir)}")
     if listeners:

@@ -11,7 +11,7 @@ one failed write costs its own clients a moment, and the others nothing. A worke
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from headrace.backoff import Backoff
@@ -66,6 +66,8 @@ class Holdings:
         self.brought_back: Callable[[Fold], Awaitable[None]] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending = asyncio.Event()
+        # In a cluster: told of a shard that was given up for a failed journal, and why. Others may have it by then.
+        self.gone: Callable[[int, str], None] | None = None
 
     # Start and stop of the process
 
@@ -120,14 +122,35 @@ class Holdings:
     def fail(self, number: int) -> None:
         """Note that the journal of a shard takes nothing more: its shard is given up, and taken again when that is
         possible, while the others of this worker are served. Where there is none the process ends."""
+        if self.gone is not None and not self._ending.is_set():
+            self._start(self._let_go(number))
+            return
         others = [one for one in self.shards if one.number != number and one.failure is None]
         if self._doors is None or self._ending.is_set() or not others:
             self._end()
         elif number not in self.lost:
             self.lost[number] = next(one.trouble for one in self.shards if one.number == number)
-            task = asyncio.get_running_loop().create_task(self._replace(number))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self._replace(number))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _let_go(self, number: int) -> None:
+        """Give up a shard whose journal takes nothing more, unless that is under way."""
+        shard = next((one for one in self.shards if one.number == number), None)
+        if shard is None or self._owners.of(number) != self._index:
+            return
+        why = str(shard.failure)
+        try:
+            await self.give_up(number)
+        except Exception as error:  # noqa: BLE001
+            self._worker.failures.note("journal", "", error)
+            self._end()
+        else:
+            assert self.gone is not None, "asked for before"
+            self.gone(number, why)
 
     async def _replace(self, number: int) -> None:
         """Give a shard up and take it again. What raises where nothing should ends the process: nobody knows what is left

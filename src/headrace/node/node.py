@@ -51,6 +51,7 @@ from headrace.node.lookout import INTERVAL_S as LOOKOUT_S
 from headrace.node.lookout import Lookout
 from headrace.node.reloading import Reloading
 from headrace.node.shard import Surroundings, settle
+from headrace.node.sharing import Sharing
 from headrace.node.sinks import Sinks
 from headrace.node.stores import OpenStores
 from headrace.node.tenants import Tenants
@@ -64,6 +65,8 @@ from headrace.node.wiring import (
     embedded_settings,
     wish,
 )
+from headrace.peers.cluster_handover import ClusterHandOver
+from headrace.peers.cluster_peers import ClusterPeers
 from headrace.peers.handover import HandOver
 from headrace.peers.peers import Peers
 from headrace.peers.reaching import INTERVAL_S as REACHING_S
@@ -144,7 +147,8 @@ class Node:
         self._join_cluster()
         with keys_named(config, "data_dir"):
             self._claim_data(place if membership is None else membership.place)
-        self.owners = self.place.owners()
+        self._share_cluster()
+        self.owners = self.place.owners() if self._sharing is None else self._sharing.owners
         scheduler = LoopScheduler(self._loop, self.watchdog)
         self.worker = Worker(scheduler, self.clock, broker_settings(config), Homes(self.place.shards))
         scheduler.end_tick = self.worker.end_tick
@@ -153,7 +157,8 @@ class Node:
         self._hear_failures()
         self._on_timer = self.watchdog.watched("timer", self.worker.on_timer)
         end = self._stopping.set
-        self._holdings = Holdings(self.place.index, self.owners, self.worker, self._storage_of, end, log)
+        index = self.place.index if self._sharing is None else self._sharing.run
+        self._holdings = Holdings(index, self.owners, self.worker, self._storage_of, end, log)
         self.shards = self._holdings.shards
         self._stand_by()
         with keys_named(config, "data_dir"):
@@ -214,6 +219,17 @@ class Node:
         """Return what links the shards, None where there is one."""
         if self.place.shards == 1:
             return None
+        sharing = self._sharing
+        if sharing is not None:
+            return ClusterPeers(
+                sharing.run,
+                sharing.id,
+                sharing.listening,
+                self.owners,
+                self.worker,
+                self._loop,
+                self._report,
+            )
         peers = Peers(self.place, self.owners, self.worker, self._loop, self._report)
         peers.linked = self._name_shards_of
         return peers
@@ -221,21 +237,19 @@ class Node:
     def _hand_over(self) -> HandOver | None:
         """Return what takes clients to the workers where they are at home, None where there is no other worker."""
         self._reaching: asyncio.Task[None] | None = None
-        if self.peers is None or self.place.is_alone:
+        if self.peers is None or (self.place.is_alone and self._sharing is None):
             return None
-        peers = self.peers
-        handover = HandOver(
-            self.place,
-            self.owners,
-            self._doors,
-            peers.open_channel,
-            peers.is_silent,
-            self._loop,
-            self._report,
-        )
-        self.peers.accept = handover.accept
+        peers, handover = self.peers, self._roads(self.peers)
+        peers.accept = handover.accept
         self.worker.arrivals.elsewhere = handover
         return handover
+
+    def _roads(self, peers: Peers) -> HandOver:
+        """Return the ways to the other workers, or nodes."""
+        ways = self.owners, self._doors, peers.open_channel, peers.is_silent, self._loop, self._report
+        if self._sharing is not None:
+            return ClusterHandOver(self._sharing.run, *ways)
+        return HandOver(self.place, *ways)
 
     def _check_certificates(self) -> None:
         """Check the certificates, which are read again when a listener opens: what is wrong is said before anything
@@ -285,11 +299,30 @@ class Node:
             self._on_cluster(line)
         self._lookout = Lookout(self._cluster.look, self._cluster.warnings, log)
 
+    def _share_cluster(self) -> None:
+        """Enter the roster of a cluster whose nodes share its shards. Raises NotAdmitted, KafkaUnusable, OSError."""
+        self._sharing: Sharing | None = None
+        url = self.config.peer_listen
+        if self._cluster is None or not url or self.place.shards == 1:
+            return
+        at = endpoint("peer_listen", url, "tcp")
+        listening = None
+        try:
+            self._cluster.check(self.layout.directories())
+            listening = bind(url, at.host, at.port)
+            self._sharing = Sharing(self.config, self._cluster, listening, log)
+        except BaseException:
+            if listening is not None:
+                listening.close()
+            if self._claim is not None:
+                self._claim.close()
+            raise
+
     def _stand_by(self) -> None:
-        """Wait, in a cluster, until this node is to own its shards: everything that it has of its own was looked at by
-        then. Raises KafkaUnusable, ConfigError."""
+        """Wait, in a cluster whose nodes share nothing, until this node is to own its shards: everything that it has of
+        its own was looked at by then. Raises KafkaUnusable, ConfigError."""
         self._candidacy: Candidacy | None = None
-        if self._cluster is None:
+        if self._cluster is None or self._sharing is not None:
             return
         try:
             self._cluster.check(self.layout.directories())
@@ -312,6 +345,8 @@ class Node:
     def _leave_cluster(self) -> None:
         if self._candidacy is not None:
             self._candidacy.leave()
+        if self._sharing is not None:
+            self._sharing.leave()
 
     def _shards_of(self, cluster: Cluster) -> int:
         """Return how many shards there are. Raises InvalidKey if the configuration says another number."""
@@ -392,12 +427,14 @@ class Node:
     def trouble(self) -> str:
         """Return why it is not ready, and which shard; "" when it is."""
         found = self._not_ready or self._holdings.trouble
-        return found or ("" if self.peers is None else self.peers.trouble)
+        return found or ("" if self.peers is None or self._sharing is not None else self.peers.trouble)
 
     @property
     def degraded(self) -> str:
         """Return what is not as it must be though clients are served, "" when everything is."""
         cluster = "" if self._lookout is None else self._lookout.trouble
+        if self._sharing is not None and self.peers is not None:
+            cluster = "; ".join(filter(None, (cluster, self._sharing.trouble, self.peers.trouble)))
         return "; ".join(filter(None, (self.stores.trouble, cluster, self._sinks.trouble)))
 
     @property
@@ -430,6 +467,8 @@ class Node:
         self._recover()
         await self._learn_tenants()
         self._holdings.learn({one.number: one.name for one in self.shards})
+        if self._cluster is not None:
+            self._holdings.learn(self._cluster.names())
         for shard in self.shards:
             shard.start(self._doors.poller)
         if self.place.shards > 1:
@@ -460,10 +499,11 @@ class Node:
         self._publish_system()
         self._bridges.start()
         self._sinks.start()
-        self._not_ready = ""
-        self._announce()
         self._holdings.serve(self._doors, self._bridges)
         self._stay_in_cluster()
+        await self._settle_in_cluster()
+        self._not_ready = ""
+        self._announce()
         await self._stopping.wait()
         return await self._stop()
 
@@ -472,8 +512,20 @@ class Node:
         if self._candidacy is not None:
             self._candidacy.hold()
             self._repeat("cluster", self._candidacy.poll, CANDIDATE_POLL_S)
+        if self._sharing is not None:
+            assert isinstance(self.peers, ClusterPeers), "made so"
+            assert isinstance(self.handover, ClusterHandOver), "made so"
+            self._sharing.begin(self._holdings, self.peers, self.handover, self._stopping.set)
+            self._repeat("cluster", self._sharing.poll, CANDIDATE_POLL_S)
         if self._lookout is not None:
             self._repeat("cluster", self._lookout.turn, LOOKOUT_S)
+
+    async def _settle_in_cluster(self) -> None:
+        """Wait, before the node says that it is ready, until all shards are somebody's and speak to each other: for a
+        bounded time, and meanwhile clients may come."""
+        if self._sharing is not None and self.peers is not None:
+            await self._sharing.settle(self._stopping.is_set)
+            await self.peers.settle(STREAMS_WITHIN_S, self._stopping.is_set)
 
     async def _open_bridges(self) -> None:
         """Make the sessions of bridges, once the shards have begun: a new one asks all of them for what is retained."""
@@ -551,7 +603,7 @@ class Node:
 
     def _stay_within_reach(self) -> None:
         """Have the other workers, and the supervisor, find this one by its files, until the stop."""
-        if self.peers is not None and self.handover is not None:
+        if self.peers is not None and self.handover is not None and self._sharing is None:
             admin = self._admin if self.config.admin and self._membership is not None else None
             reaching = Reaching(self.place, self.peers, self.handover, admin, self._tables, self._report)
             turns = repeat(self.worker.failures, reaching.look, REACHING_S, reaching.failed)
@@ -686,6 +738,8 @@ class Node:
 
     async def _stop(self) -> int:
         self._not_ready = "stopping"
+        if self._sharing is not None:
+            await self._sharing.rest()
         await self._holdings.rest()
         if self._reaching is not None:
             self._reaching.cancel()
@@ -716,8 +770,13 @@ class Node:
         await self._sinks.stop()
         self._end_rounds()
         log.info("stopped", clean=not self.failed)
-        is_over = self._candidacy is not None and self._candidacy.is_over
+        is_over = self._is_over()
         return 1 if self.failed or is_over else 0
+
+    def _is_over(self) -> bool:
+        """Return whether it ends since another node is in its place."""
+        places = self._candidacy, self._sharing
+        return any(one is not None and one.is_over for one in places)
 
     def _abandon(self) -> None:
         """Give up ports, files and the lock: the start has failed, or the program has cancelled the task."""

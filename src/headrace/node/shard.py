@@ -75,6 +75,16 @@ class OwnedShard:
         self._shares: list[StoreShare] = []
 
     @property
+    def epoch(self) -> int:
+        """Return the epoch of its streams, which is higher for each owner; 0 before `start`."""
+        return self._epoch
+
+    def lose(self, error: Exception) -> None:
+        """Acknowledge nothing any more, unless that is so: another node owns the shard."""
+        if self.failure is None:
+            self._fail(error)
+
+    @property
     def origin(self) -> Origin | None:
         """Return of which journal the oldest records are copies."""
         return self.broker.fold.origin

@@ -91,8 +91,8 @@ class LinkOwner(Wires):
         """Let a connection say who it is. Raises BrokenLink."""
         raise NotImplementedError
 
-    def check(self, link: PeerLink, theirs: Greeting) -> None:
-        """Check who is at the other side. Raises BrokenLink."""
+    def check(self, link: PeerLink, theirs: Greeting) -> int:
+        """Check who is at the other side, and return by which number it is known. Raises BrokenLink."""
         raise NotImplementedError
 
     def opened(self, link: PeerLink) -> None:
@@ -320,6 +320,12 @@ class PeerLink(Carrier):
         self._wires[wire.number] = wire
         self.send(FOLLOW, wire.number, encode_pair(wire.near.shard, wire.far))
 
+    def end_wires_of(self, shard: int) -> None:
+        """End the conversations with a shard that the other side owns no more, whoever follows."""
+        for wire in list(self._wires.values()):
+            if wire.far == shard:
+                wire.end()
+
     def open_channel(self, opening: bytes) -> Channel:
         """Open a channel of bytes to the other worker. Raises BrokenLink when all numbers have been used."""
         channel = Channel(self, self.number(), self.peer)
@@ -349,8 +355,7 @@ class PeerLink(Carrier):
 
     def _greeted(self, body: bytes) -> None:
         theirs = decode_greeting(body)
-        self._owner.check(self, theirs)
-        self.peer = theirs.worker
+        self.peer = self._owner.check(self, theirs)
         self.up = True
         self.bytes_max = self._frame_bytes_max
         self._owner.opened(self)

@@ -82,6 +82,7 @@ class Peers(LinkOwner):
         self._loop = loop
         self._report = report
         node = bytes.fromhex(place.node) if place.node else bytes(NODE_BYTES)
+        self._longest_s = LONGEST_S
         self._greeting = Greeting(place.index, place.workers, place.shards, place.run, node)
         self._owned: dict[int, Neighbours] = {}
         self._followers: list[Follower] = []
@@ -95,7 +96,7 @@ class Peers(LinkOwner):
         self._unfollowed = True
         self._server: asyncio.AbstractServer | None = None
         self._identity: tuple[int, int] | None = None  # of the file under which others find it
-        self._dialling: list[asyncio.Task[None]] = []
+        self._dialling: dict[int, asyncio.Task[None]] = {}  # by worker
         self._ends: dict[PeerLink, asyncio.Event] = {}  # of those that we have dialled
         self._timer: asyncio.TimerHandle | None = None
 
@@ -132,11 +133,16 @@ class Peers(LinkOwner):
         for broker in self._worker.brokers:
             if isinstance(broker.neighbours, Neighbours):
                 self._add(broker.neighbours)
+        await self._reach_others()
+        self._tick()
+
+    async def _reach_others(self) -> None:
+        """Begin to listen and to dial. Raises OSError."""
         if not self._place.is_alone:
             await self._listen()
             others = range(self._place.index + 1, self._place.workers)
-            self._dialling = [self._loop.create_task(self._keep_dialling(other)) for other in others]
-        self._tick()
+            for other in others:
+                self._dial_from_now(other)
 
     def own(self, near: Neighbours) -> None:
         """Let a shard that this worker has taken, and that has begun, follow and be followed from now on."""
@@ -159,20 +165,23 @@ class Peers(LinkOwner):
         server = self._server
         self._server = None
         self._end_timer()
-        for task in self._dialling:
+        for task in self._dialling.values():
             task.cancel()
-        await asyncio.gather(*self._dialling, return_exceptions=True)
+        await asyncio.gather(*self._dialling.values(), return_exceptions=True)
         self._end_links()
         if server is not None:
             server.close()
-            with suppress(FileNotFoundError):
-                os.unlink(self.path)
+            self._unlink()
         await asyncio.sleep(0)  # the transports close in the next pass
+
+    def _unlink(self) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(self.path)
 
     def abandon(self) -> None:
         """Let go of everything at once: the start has failed, or the program has cancelled the task."""
         self._end_timer()
-        for task in self._dialling:
+        for task in self._dialling.values():
             task.cancel()
         if self._server is not None:
             self._server.close()
@@ -243,9 +252,12 @@ class Peers(LinkOwner):
         self._strangers.add(link)
         return link
 
+    def _dial_from_now(self, other: int) -> None:
+        self._dialling[other] = self._loop.create_task(self._keep_dialling(other))
+
     async def _keep_dialling(self, other: int) -> None:
         """Dial a worker whenever the link that was dialled last has ended."""
-        backoff = Backoff(SHORTEST_S, LONGEST_S)
+        backoff = Backoff(SHORTEST_S, self._longest_s)
         while True:
             began = self._loop.time()
             try:
@@ -261,9 +273,7 @@ class Peers(LinkOwner):
         ended = asyncio.Event()
         try:
             self._ends[link] = ended
-            await self._loop.create_unix_connection(
-                lambda: cast("asyncio.Protocol", link), self._path_of(other)
-            )
+            await self._connect_to(other, link)
             await ended.wait()
         except OSError:
             return
@@ -273,6 +283,10 @@ class Peers(LinkOwner):
         finally:
             self._strangers.discard(link)
             self._ends.pop(link, None)
+
+    async def _connect_to(self, other: int, link: PeerLink) -> None:
+        """Connect a link to a worker. Raises OSError."""
+        await self._loop.create_unix_connection(lambda: cast("asyncio.Protocol", link), self._path_of(other))
 
     # Links
 
@@ -284,8 +298,8 @@ class Peers(LinkOwner):
         if len(self._strangers) > STRANGERS_MAX:
             raise BrokenLink("greeting", "too many connections have not said who they are")
 
-    def check(self, link: PeerLink, theirs: Greeting) -> None:
-        """Check who is at the other side. Raises BrokenLink."""
+    def check(self, link: PeerLink, theirs: Greeting) -> int:
+        """Check who is at the other side; return its index. Raises BrokenLink."""
         mine = self._greeting
         if theirs.node != mine.node:
             raise BrokenLink(
@@ -297,6 +311,11 @@ class Peers(LinkOwner):
         expected = link.dialled == theirs.worker if link.dialled >= 0 else theirs.worker < mine.worker
         if not expected:
             raise BrokenLink("worker", f"worker {theirs.worker} does not belong there")
+        return theirs.worker
+
+    def _named(self, peer: int) -> str:
+        """Return what a line for the log calls another worker."""
+        return f"worker {peer}"
 
     def opened(self, link: PeerLink) -> None:
         """Begin to use a link; it replaces one that there is to the same worker."""
@@ -307,7 +326,7 @@ class Peers(LinkOwner):
         self._links[link.peer] = link
         self._silent.discard(link.peer)
         self._told.clear()
-        self._report(f"linked to worker {link.peer}")
+        self._report(f"linked to {self._named(link.peer)}")
         if self.linked is not None:
             self.linked(link.peer)
         for follower in self._followers:
@@ -324,7 +343,7 @@ class Peers(LinkOwner):
         self._unfollowed = True
         if link in self._ends:
             self._ends[link].set()
-        of = f"worker {link.peer}"
+        of = self._named(link.peer)
         if self._links.get(link.peer) is link:
             del self._links[link.peer]
             if reason == "silent":
@@ -332,7 +351,7 @@ class Peers(LinkOwner):
         elif reason in EXPECTED or reason in self._told:
             return
         else:
-            of = f"worker {link.dialled}" if link.dialled >= 0 else "somebody who has dialled"
+            of = self._named(link.dialled) if link.dialled >= 0 else "somebody who has dialled"
             self._told.add(reason)
         if why or reason != "stopped":
             self._report(f"the link to {of} has ended ({reason}){': ' if why else ''}{why}")

@@ -56,13 +56,18 @@ class ShardWire(Wire):
             self.near.heard(self, frame)
         except Exception as error:  # noqa: BLE001  it begins again from its position, on another wire
             self._wires.failed(error)
-            self._tell_end()
-            self.lose()
+            self.end()
 
     def cut(self) -> None:
         if self.open:
             self._tell_end()
             self._close()
+
+    def end(self) -> None:
+        """End the conversation; both sides hear of it."""
+        if self.open:
+            self._tell_end()
+            self.lose()
 
     def lose(self) -> None:
         """Note that the other side has ended the conversation, or can no longer be heard."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from urllib.parse import urlsplit
 
 from headrace.core.ports.access import Access
 from headrace.core.worker import Worker
@@ -300,6 +301,12 @@ class Doors:
             self.report("a connection from another worker came in at no listener of ours", url)
         return listener
 
+    def like(self, url: str) -> str | None:
+        """Return the URL of the listener that is like one of another node: the same, else the first of its scheme, with
+        its path and options; None if there is none."""
+        urls = self.urls
+        return url if url in urls else next((one for one in urls if _kind(one) == _kind(url)), None)
+
     def stop_accepting(self) -> None:
         for listener in self._listeners:
             listener.stop_accepting()
@@ -312,3 +319,9 @@ class Doors:
             self.poller.close()
         if self._access is not None:
             self._access.close()
+
+
+def _kind(url: str) -> tuple[str, str, str]:
+    """Return what listeners of one kind have in common, wherever they are."""
+    parts = urlsplit(url)
+    return parts.scheme, "" if parts.scheme == "unix" else parts.path, parts.query

@@ -18,6 +18,13 @@ class Owners:
         """Deal so many shards to so many workers: shard n belongs to worker n mod `workers`."""
         self._owners = [shard % workers for shard in range(shards)]
 
+    @classmethod
+    def unowned(cls, shards: int) -> Owners:
+        """Return a table of so many shards, which nobody owns as yet; owners are the runs of nodes."""
+        owners = cls(shards, 1)
+        owners._owners = [NOBODY] * shards
+        return owners
+
     @property
     def shards(self) -> int:
         """Return how many shards there are, whoever owns them."""

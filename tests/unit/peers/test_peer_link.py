@@ -54,9 +54,10 @@ class Owner(LinkOwner):
     def admit(self, link: PeerLink, transport: object) -> None:
         pass
 
-    def check(self, link: PeerLink, theirs: Greeting) -> None:
+    def check(self, link: PeerLink, theirs: Greeting) -> int:
         if theirs.worker != 1:
             raise BrokenLink("worker", "not you")
+        return theirs.worker
 
     def opened(self, link: PeerLink) -> None:
         self.opens += 1

@@ -5,19 +5,30 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterable
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
+from confluent_kafka import KafkaException
+
+from headrace import __version__
+from headrace.core.records.message_id import JournalName
 from headrace.errors import ConfigError, HeadraceError
 from headrace.journal.reader import DIRECTORY as JOURNAL
 from headrace.services.watchdog import Watchdog
 from headrace.storage.kafka.candidate import Candidate
+from headrace.storage.kafka.claims import Claims
 from headrace.storage.kafka.cluster_state import ClusterState
 from headrace.storage.kafka.cluster_url import ClusterUrl
+from headrace.storage.kafka.enrolment import DEAD_WITHIN_S, Enrolment, NotAdmitted, wait_for_absence
+from headrace.storage.kafka.envelope import LEVEL
+from headrace.storage.kafka.group import Group
 from headrace.storage.kafka.mailbox import Hearer
 from headrace.storage.kafka.partition_client import PartitionClient
-from headrace.storage.kafka.storage import KafkaSettings, KafkaStorage, SnapshotIntervals
-from headrace.storage.kafka.topics import Topics
+from headrace.storage.kafka.roster import NodeEntry
+from headrace.storage.kafka.storage import KafkaSettings, KafkaStorage, SnapshotIntervals, uuid_of
+from headrace.storage.kafka.topics import KafkaUnusable, Topics
 
 QUIET_S: Final = 1.0  # from an owner that appends nothing for so long a shard is taken
 
@@ -61,6 +72,8 @@ class Cluster:
         self._node = node or socket.gethostname()
         self._topic_id = state.topic_id
         self._candidate: Candidate | None = None
+        self._group: Group | None = None
+        self._is_over = False
         self.shards = len(state.shards)
         self.warnings = state.problems
 
@@ -90,14 +103,59 @@ class Cluster:
 
     def candidate(self, report: Callable[[str], None]) -> Candidate:
         """Join the group of the cluster's nodes, one of which owns its shards. `report` hears lines for the log. Raises
-        KafkaUnusable."""
+        KafkaUnusable, NotAdmitted."""
+        sharing = wait_for_absence(self._url.bootstrap, self._url.shards, bool, DEAD_WITHIN_S)
+        if sharing:
+            raise NotAdmitted(
+                f"peer_listen: the nodes of this cluster share its shards, as {sharing.partition('/')[0]} does: start "
+                "this one with it too"
+            )
         self._candidate = Candidate(self._url, f"{self._node}/0", report)
         return self._candidate
+
+    @property
+    def id(self) -> bytes:
+        """Return 16 bytes that all nodes of the cluster have, and no others."""
+        return blake2b(self._topic_id.encode(), digest_size=16).digest()
+
+    def names(self) -> dict[int, JournalName]:
+        """Return what the journal of each shard is called."""
+        return {
+            shard: JournalName(str(UUID(bytes=uuid_of(self._topic_id, shard))))
+            for shard in range(self.shards)
+        }
+
+    def enter(self, peer: str, config: str) -> Enrolment:
+        """Enter the roster of the cluster's nodes, which share its shards, as one that is reached at `peer` and has a
+        configuration with this digest. Raises NotAdmitted, KafkaUnusable."""
+        enrolment = Enrolment(self._url, self._node, self._topic_id)
+        enrolment.enter(NodeEntry(peer, __version__, LEVEL, config))
+        return enrolment
+
+    def join(self, claims: Claims) -> Group:
+        """Join the group that shares out the shards. Raises KafkaUnusable."""
+        try:
+            self._group = Group(self._url.bootstrap, self._url.shards, f"{self._node}/0", claims)
+        except (KafkaException, RuntimeError) as error:
+            raise KafkaUnusable(
+                f"{self._url.bootstrap}: a client of Kafka cannot be made: {error}"
+            ) from error
+        return self._group
+
+    def rest(self) -> None:
+        """Have no shard taken any more: what is under way ends soon."""
+        self._is_over = True
+
+    def _asking(self, shard: int) -> Callable[[Callable[[], None]], None]:
+        """Return how the group is asked for a shard."""
+        if self._group is not None:
+            return partial(self._group.ask, shard)
+        assert self._candidate is not None, "it has stood by"
+        return self._candidate.ask
 
     def storage(self, shard: int, directory: Path, report: Callable[[str], None]) -> KafkaStorage:
         """Open the storage of a shard, with its cache in `directory`. `report` hears lines for the log. Raises
         ForeignData, JournalError, OSError."""
-        assert self._candidate is not None, "it has stood by"
         check_directory(directory)
 
         def connect(topic: str, hearer: Hearer) -> PartitionClient:
@@ -111,7 +169,8 @@ class Cluster:
             partial(connect, self._url.snapshots),
             self._intervals,
             self._watchdog,
-            self._candidate.ask,
+            self._asking(shard),
             QUIET_S,
+            lambda: self._is_over,
         )
         return KafkaStorage(settings, directory, report)

@@ -25,6 +25,11 @@ STANDSTILL_S: Final = 10.0
 Tell = Callable[[], None]
 
 
+def group_of(topic: str) -> str:
+    """Return the name of the group that shares the partitions of a topic."""
+    return f"{topic}-workers"
+
+
 class Group:
     """One member. It is made, polled every 0.1 s or so, and closed. `trouble` is why Kafka does not let it be one now; ""
     where nothing is known to be wrong."""
@@ -49,7 +54,7 @@ class Group:
         self._waiting: dict[int, list[Tell]] = {}  # for the answer to a commit
         self._config: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
-            "group.id": f"{topic}-workers",
+            "group.id": group_of(topic),
             "client.id": worker,
             "session.timeout.ms": int(SESSION_S * 1000),
             "heartbeat.interval.ms": int(HEARTBEAT_S * 1000),

@@ -114,7 +114,8 @@ class KafkaSettings:
     """What a shard's storage is told: the id of the topic and its partition, which name the journal; what the worker is
     called in the partition; how clients are made that tell a hearer, of the journal's partition and of that of
     snapshots; when a snapshot is due; who watches what is done in slices; how the group is asked whether the shard is
-    this worker's, which calls back if it is, on any thread; and how long the owner of before has to be quiet (`Owner`).
+    this worker's, which calls back if it is, on any thread; how long the owner of before has to be quiet (`Owner`); and
+    whether the worker is about to end, and wants no shard any more.
     """
 
     topic_id: str
@@ -126,6 +127,7 @@ class KafkaSettings:
     watchdog: Watchdog = field(default_factory=Watchdog)
     ask: Callable[[Callable[[], None]], None] = _at_once
     quiet_s: float = 0.0
+    is_over: Callable[[], bool] = bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +348,8 @@ class KafkaStorage:
                 self._begin_anew()
             elif self._ended is not None:
                 raise self._ended
+            elif self._settings.is_over():
+                raise NotNamed(f"{self._name}: the worker ends")
             elif self._clock() - self._unnamed_since > NAMED_WITHIN_S:
                 raise NotNamed(f"{self._name}: the group does not name this worker for it")
             elif self._clock() - self._heard_at > START_WITHIN_S:

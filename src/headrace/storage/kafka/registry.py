@@ -1,0 +1,147 @@
+"""The topic of owners of a cluster, read to its end and then on, and written: what `roster` is made of.
+
+A thread of its own talks to Kafka. Records are handed out in their order, a list at a time, on that thread; nobody waits
+for what is told. Whoever opens it waits for Kafka, and so does whoever closes it, not for long.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from headrace.storage.kafka.cluster_url import ClusterUrl
+from headrace.storage.kafka.topics import TIMEOUT_S, KafkaUnusable
+
+POLL_S: Final = 0.05
+FLUSH_S: Final = 3.0
+AT_ONCE: Final = 500
+
+Record = tuple[int, bytes | None, bytes | None]  # Kafka offset, key, value
+Deliver = Callable[[list[Record]], None]
+
+
+class Registry:
+    """One reader and writer of that topic."""
+
+    def __init__(self, url: ClusterUrl) -> None:
+        """Begin without a word to Kafka. Raises KafkaUnusable."""
+        self._url = url
+        config: dict[str, Any] = {"bootstrap.servers": url.bootstrap, "log_level": 0}
+        try:
+            self._consumer = Consumer(
+                {
+                    **config,
+                    "group.id": f"{url.owners}-readers",  # asked for by the client; no group is joined
+                    "enable.auto.commit": False,
+                    "enable.partition.eof": True,
+                    "auto.offset.reset": "earliest",
+                }
+            )
+            self._producer = Producer({**config, "acks": "all", "enable.idempotence": True})
+        except (KafkaException, RuntimeError) as error:
+            raise KafkaUnusable(f"{url.bootstrap}: a client of Kafka cannot be made: {error}") from error
+        self._outbox: deque[tuple[bytes, bytes | None]] = deque()
+        self._is_over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def read(self) -> list[Record]:
+        """Return all records there are now. Raises KafkaUnusable."""
+        self._consumer.assign([TopicPartition(self._url.owners, 0, OFFSET_BEGINNING)])
+        found: list[Record] = []
+        deadline = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline:
+            message = self._consumer.poll(POLL_S)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                found.append(_record(message))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                return found
+            elif error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise KafkaUnusable(f"{self._url.bootstrap} has no topic {self._url.owners}", True)
+        raise KafkaUnusable(f"{self._url.bootstrap}: {self._url.owners} was not read in {TIMEOUT_S:.0f} s")
+
+    def write(self, key: bytes, value: bytes | None) -> int:
+        """Write a record; return its Kafka offset. Raises KafkaUnusable."""
+        offsets: list[int] = []
+
+        def written(error: KafkaError | None, message: Any) -> None:
+            if error is None:
+                offsets.append(message.offset())
+
+        self._producer.produce(self._url.owners, key=key, value=value, partition=0, on_delivery=written)
+        self._producer.flush(TIMEOUT_S)
+        if not offsets:
+            raise KafkaUnusable(f"{self._url.bootstrap}: {self._url.owners} takes no record")
+        return offsets[0]
+
+    def start(self, deliver: Deliver) -> None:
+        """Read on from where `read` has ended, on a thread, until `close`, and write what is told."""
+
+        def run() -> None:
+            while not self._is_over.is_set():
+                self._turn(deliver)
+
+        self._thread = threading.Thread(target=run, name="kafka-registry", daemon=True)
+        self._thread.start()
+
+    def _turn(self, deliver: Deliver) -> None:
+        with suppress(KafkaException, RuntimeError):  # it is read on as soon as Kafka answers again
+            messages = self._consumer.consume(AT_ONCE, POLL_S)
+            found = [_record(message) for message in messages if message.error() is None]
+            if found:
+                deliver(found)
+        self._send()
+
+    def _send(self) -> None:
+        while self._outbox:
+            key, value = self._outbox[0]
+            try:
+                self._producer.produce(self._url.owners, key=key, value=value, partition=0)
+            except (BufferError, KafkaException):
+                break  # it is tried again
+            self._outbox.popleft()
+        self._producer.poll(0)
+
+    def tell(self, key: bytes, value: bytes | None) -> None:
+        """Have a record written soon. May be called on any thread."""
+        self._outbox.append((key, value))
+
+    def close(self) -> None:
+        """Write what is left, and read no more."""
+        self._is_over.set()
+        if self._thread is not None:
+            self._thread.join(FLUSH_S)
+        self._send()
+        self._producer.flush(FLUSH_S)
+        self._consumer.close()
+
+
+def _record(message: Any) -> Record:
+    return message.offset(), message.key(), message.value()
+
+
+def members_of(bootstrap: str, group: str) -> dict[str, list[int]]:
+    """Return the members of a group of Kafka, by the name that each has given itself, with the partitions that it is
+    named for. Raises KafkaUnusable."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    try:
+        (future,) = admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S).values()
+        found = future.result()
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+            return {}
+        raise KafkaUnusable(f"{bootstrap}: {error.args[0].str()}") from error
+    members: dict[str, list[int]] = {}
+    for member in found.members:
+        places = [] if member.assignment is None else member.assignment.topic_partitions
+        members.setdefault(member.client_id, []).extend(place.partition for place in places)
+    return members
