@@ -872,11 +872,9 @@ OF_EVERY_JOURNAL = ("snapshot_interval_bytes", "snapshot_interval_s")  # on disk
 
 def _wrong_cluster(config: Config) -> Iterator[InvalidKey]:
     if not config.cluster:
-        if config.node:
-            yield InvalidKey("node", "names a node of a cluster, and there is no `cluster`")
-        for key in ("peer_listen", "peer_advertise"):
+        for key in ("node", "peer_listen", "peer_advertise"):
             if getattr(config, key):
-                yield InvalidKey(key, "is for the nodes of a cluster, and there is no `cluster`")
+                yield InvalidKey(key, "is of a node of a cluster, and there is no `cluster`")
         return
     yield from _wrong_peers(config)
     try:

@@ -2,7 +2,8 @@
 
 A block is run unless an HTML comment right before it says why not: `<!-- not run: needs docker -->`; those behind
 `<!-- with Spark -->` are left to the Spark tests. A document's blocks share one folder. Shell blocks run line by line:
-`headrace serve` goes on until the document ends or the next `serve` begins, a `headrace sub` or `trace` without an end
+`headrace serve` goes on until the document ends or the next `serve` begins that shares nothing with it
+(`--peer-listen`), a `headrace sub` or `trace` without an end
 until its block ends; a job with `--follow` is stopped once it has begun to work; `headrace passwd` is typed a password.
 `exit 1` at the end of a line's comment is the exit code that it must have; an environment that is activated stays so, and
 what `export` has set. Put in are ports, the folders /etc/headrace and /var/lib/headrace, and where headrace is found,
@@ -34,7 +35,7 @@ FENCE = re.compile(
     r"(?:^ *<!-- (?P<remark>not run: [^>]+?|with Spark) -->\n)?^ *```(?P<language>\w*)\n(?P<text>.*?)^ *```$",
     re.MULTILINE | re.DOTALL,
 )
-PORTS = re.compile(r"(?<![\d.])(1883|1884|8883|8084|18830|18831|9090|9092)\b")
+PORTS = re.compile(r"(?<![\d.])(1883|1884|1885|700[0-2]|8883|8084|18830|18831|9090|9092)\b")
 DEADLINE_S = 400.0  # a job on a busy machine
 PASSWORD = b"correct horse\n"
 
@@ -173,20 +174,24 @@ class Shell:
     # Commands
 
     def _serve(self, command: str) -> None:
-        self.stop_broker()
+        admin = self.port("18830")
+        if "--peer-listen" in command:
+            admin = free_port()
+        else:
+            self.stop_broker()
         if " --listen" not in command:
             command += f" --listen tcp://127.0.0.1:{self.port('1883')}"
         if " --admin" not in command:
-            command += f" --admin http://127.0.0.1:{self.port('18830')}"
+            command += f" --admin http://127.0.0.1:{admin}"
         named = re.search(r"--data-dir (\S+)", command)
         self._data_dir = self.folder / (named[1] if named else "headrace-data")
         self._broker = self._start(command)
-        wait_until(partial(self._is_ready, self._broker, command), command, DEADLINE_S)
+        wait_until(partial(self._is_ready, self._broker, command, admin), command, DEADLINE_S)
 
-    def _is_ready(self, broker: subprocess.Popen[bytes], command: str) -> bool:
+    def _is_ready(self, broker: subprocess.Popen[bytes], command: str, admin: int) -> bool:
         assert broker.poll() is None, f"$ {command}\n{self._said(broker)}"
         try:
-            urllib.request.urlopen(f"http://127.0.0.1:{self.port('18830')}/readyz", timeout=5).close()
+            urllib.request.urlopen(f"http://127.0.0.1:{admin}/readyz", timeout=5).close()
         except OSError:
             return False
         return True

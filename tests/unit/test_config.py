@@ -507,6 +507,24 @@ def test_what_is_no_start_and_no_filter_is_refused(assignment: str) -> None:
     assert refused(assignment).startswith(assignment.partition("=")[0])
 
 
+@pytest.mark.parametrize(
+    ("sets", "key"),
+    [
+        (["peer_listen=tcp://0.0.0.0:7000"], "peer_listen"),
+        (["peer_listen=tcp://10.0.0.1:7000"], "peer_listen"),
+        (["peer_listen=udp://127.0.0.1:7000"], "peer_listen"),
+        (["peer_listen=tcp://127.0.0.1:7000", "peer_advertise=10.0.0.1:7000"], "peer_advertise"),
+        (["peer_listen=tcp://127.0.0.1:7000", "peer_advertise=7000"], "peer_advertise"),
+        (["peer_advertise=127.0.0.1:7000"], "peer_advertise"),
+        (["peer_listen=tcp://127.0.0.1:7000", "cluster="], "peer_listen"),
+    ],
+)
+def test_nodes_reach_each_other_on_loopback_alone(sets: list[str], key: str) -> None:
+    with pytest.raises(InvalidKey) as error:
+        load(None, ["cluster=kafka://127.0.0.1:9092/fleet", *sets])
+    assert error.value.key == key
+
+
 def test_a_cluster_needs_an_address_one_worker_and_packets_that_fit() -> None:
     url = 'cluster="kafka://127.0.0.1:9092/fleet"'
     config = load(None, [url, "node=n0"])

@@ -55,6 +55,11 @@ TESTED_TOGETHER = {
         "headrace/storage/kafka/snapshot_place.py",
         "headrace/storage/kafka/snapshot_topic.py",
     ],
+    "tests/e2e/test_cluster_nodes.py": [
+        "headrace/peers/cluster_peers.py",
+        "headrace/storage/kafka/enrolment.py",
+        "headrace/storage/kafka/registry.py",
+    ],
     "tests/e2e/test_kafka_brokers.py": ["headrace/storage/kafka/cluster.py"],
     "tests/e2e/test_kafka_sinks.py": ["headrace/kafka/process.py", "headrace/kafka/transactions.py"],
     "tests/unit/kafka/test_sink.py": ["headrace/kafka/errors.py"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +13,7 @@ from headrace.commands.storage import ends_with_its_reader
 from headrace.data.layout import SHARDS_MAX
 from headrace.storage.kafka.cluster_state import ClusterState, Replication
 from headrace.storage.kafka.cluster_url import BadClusterUrl, ClusterUrl
+from headrace.storage.kafka.presence import Presence
 
 if TYPE_CHECKING:
     from headrace.storage.kafka.topics import Topics
@@ -62,27 +63,46 @@ def create(url: str, shards: int, replication: int | None, min_insync: int | Non
 @click.option("--json", "as_json", is_flag=True)
 @ends_with_its_reader
 def status(url: str, as_json: bool) -> None:
-    """Print how the shards' journals are. Exit 1 if something is not as it must be."""
+    """Print which nodes there are, who owns which shard, and how the journals are. Exit 1 if something is wrong."""
     place = _place(url, "--cluster")
     state = _topics(place).state()
+    from headrace.storage.kafka.registry import presence_now
+
+    found = presence_now(place, state.topic_id, len(state.shards))
+    state = replace(state, problems=state.problems + found.problems)
     if as_json:
-        click.echo(json.dumps({"cluster": place.name, **asdict(state)}))
+        click.echo(json.dumps(as_object(place.name, state, found)))
     else:
-        for line in lines(place.name, state):
+        for line in lines(place.name, state, found):
             click.echo(line)
     sys.exit(1 if state.problems else 0)
 
 
-def lines(name: str, state: ClusterState) -> list[str]:
+def as_object(name: str, state: ClusterState, found: Presence) -> dict[str, object]:
+    """Return what `status --json` prints."""
+    shards = [
+        {**asdict(shard), "owner": one.owner, "epoch": one.epoch}
+        for shard, one in zip(state.shards, found.owners, strict=True)
+    ]
+    nodes = [asdict(node) for node in found.nodes]
+    return {"cluster": name, **asdict(state), "nodes": nodes, "shards": shards}
+
+
+def lines(name: str, state: ClusterState, found: Presence) -> list[str]:
     """Return what `status` prints for a person."""
     said = [
         f"cluster {name}: {len(state.shards)} shards, topic {state.topic_id}, min.insync.replicas {state.in_sync_min}"
     ]
-    for shard in state.shards:
+    for node in found.nodes:
+        is_there = "" if node.lives else ", away"
+        of = f"peer {node.peer}, version {node.version}, format {node.format}, configuration {node.config}"
+        said.append(f"node {node.node}: {len(node.shards)} shards, {of}{is_there}")
+    for shard, one in zip(state.shards, found.owners, strict=True):
+        owner = f"owner {one.owner or 'nobody'}, epoch {one.epoch}, " if found.nodes else ""
         leader = "no leader" if shard.leader < 0 else f"leader {shard.leader}"
         in_sync, replicas = (",".join(map(str, some)) or "none" for some in (shard.in_sync, shard.replicas))
         said.append(
-            f"shard {shard.shard}: {leader}, {in_sync} of {replicas} in sync, offsets {shard.start} to {shard.end}"
+            f"shard {shard.shard}: {owner}{leader}, {in_sync} of {replicas} in sync, offsets {shard.start} to {shard.end}"
         )
     return [*said, *(f"problem: {problem}" for problem in state.problems)]
 

@@ -148,7 +148,6 @@ class Node:
         with keys_named(config, "data_dir"):
             self._claim_data(place if membership is None else membership.place)
         self._share_cluster()
-        self.owners = self.place.owners() if self._sharing is None else self._sharing.owners
         scheduler = LoopScheduler(self._loop, self.watchdog)
         self.worker = Worker(scheduler, self.clock, broker_settings(config), Homes(self.place.shards))
         scheduler.end_tick = self.worker.end_tick
@@ -157,8 +156,7 @@ class Node:
         self._hear_failures()
         self._on_timer = self.watchdog.watched("timer", self.worker.on_timer)
         end = self._stopping.set
-        index = self.place.index if self._sharing is None else self._sharing.run
-        self._holdings = Holdings(index, self.owners, self.worker, self._storage_of, end, log)
+        self._holdings = Holdings(self._index, self.owners, self.worker, self._storage_of, end, log)
         self.shards = self._holdings.shards
         self._stand_by()
         with keys_named(config, "data_dir"):
@@ -302,6 +300,7 @@ class Node:
     def _share_cluster(self) -> None:
         """Enter the roster of a cluster whose nodes share its shards. Raises NotAdmitted, KafkaUnusable, OSError."""
         self._sharing: Sharing | None = None
+        self._index, self.owners = self.place.index, self.place.owners()
         url = self.config.peer_listen
         if self._cluster is None or not url or self.place.shards == 1:
             return
@@ -311,6 +310,7 @@ class Node:
             self._cluster.check(self.layout.directories())
             listening = bind(url, at.host, at.port)
             self._sharing = Sharing(self.config, self._cluster, listening, log)
+            self._index, self.owners = self._sharing.run, self._sharing.owners
         except BaseException:
             if listening is not None:
                 listening.close()

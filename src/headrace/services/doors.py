@@ -302,10 +302,13 @@ class Doors:
         return listener
 
     def like(self, url: str) -> str | None:
-        """Return the URL of the listener that is like one of another node: the same, else the first of its scheme, with
-        its path and options; None if there is none."""
+        """Return the URL of the listener that is like one of another node: the same, else the only one of its scheme.
+        None where there is none, or several, whose options may differ."""
         urls = self.urls
-        return url if url in urls else next((one for one in urls if _kind(one) == _kind(url)), None)
+        alike = [one for one in urls if urlsplit(one).scheme == urlsplit(url).scheme]
+        if url in urls:
+            return url
+        return alike[0] if len(alike) == 1 else None
 
     def stop_accepting(self) -> None:
         for listener in self._listeners:
@@ -319,9 +322,3 @@ class Doors:
             self.poller.close()
         if self._access is not None:
             self._access.close()
-
-
-def _kind(url: str) -> tuple[str, str, str]:
-    """Return what listeners of one kind have in common, wherever they are."""
-    parts = urlsplit(url)
-    return parts.scheme, "" if parts.scheme == "unix" else parts.path, parts.query

@@ -6,9 +6,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from headrace.commands.cluster import lines, replication_for
+from headrace.commands.cluster import as_object, lines, replication_for
 from headrace.commands.main import cli
 from headrace.storage.kafka.cluster_state import ClusterState, PartitionState, Replication
+from headrace.storage.kafka.presence import NodePresence, Ownership, Presence
 
 
 @pytest.mark.parametrize(
@@ -69,9 +70,26 @@ def test_wrong_use_ends_with_2_and_the_option_before_kafka_is_asked(arguments: l
 def test_a_person_is_told_of_each_shard_and_of_what_is_wrong() -> None:
     shards = [PartitionState(0, 1, [1, 2, 3], [1, 3], 0, 17), PartitionState(1, -1, [2, 3, 1], [], 4, 4)]
     state = ClusterState("AAAA", 2, shards, ["fleet.journal: retention.ms is 1, and must be -1"], [])
-    assert lines("fleet", state) == [
+    owners = [Ownership(0, "n0", 3), Ownership(1, "", -1)]
+    alone = Presence([], owners, [])
+    assert lines("fleet", state, alone) == [
         "cluster fleet: 2 shards, topic AAAA, min.insync.replicas 2",
         "shard 0: leader 1, 1,3 of 1,2,3 in sync, offsets 0 to 17",
         "shard 1: no leader, none of 2,3,1 in sync, offsets 4 to 4",
         "problem: fleet.journal: retention.ms is 1, and must be -1",
     ]
+    nodes = [NodePresence("n0", False, "127.0.0.1:7000", "1.0", 1, "ab", 5, [0])]
+    assert lines("fleet", state, Presence(nodes, owners, []))[1:4] == [
+        "node n0: 1 shards, peer 127.0.0.1:7000, version 1.0, format 1, configuration ab, away",
+        "shard 0: owner n0, epoch 3, leader 1, 1,3 of 1,2,3 in sync, offsets 0 to 17",
+        "shard 1: owner nobody, epoch -1, no leader, none of 2,3,1 in sync, offsets 4 to 4",
+    ]
+    found = as_object("fleet", state, Presence(nodes, owners, []))
+    shards, listed = found["shards"], found["nodes"]
+    assert isinstance(shards, list)
+    assert isinstance(listed, list)
+    assert [(shard["owner"], shard["epoch"], shard["end"]) for shard in shards] == [
+        ("n0", 3, 17),
+        ("", -1, 4),
+    ]
+    assert (listed[0]["node"], listed[0]["shards"]) == ("n0", [0])

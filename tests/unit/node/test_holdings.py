@@ -160,6 +160,21 @@ def test_who_owns_nothing_else_ends(tmp_path: Path) -> None:
     assert lived(tmp_path / "one", test, 1) == 1
 
 
+def test_in_a_cluster_a_shard_whose_journal_ends_goes_alone_and_is_told_of(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        gone: list[tuple[int, str]] = []
+        node._holdings.gone = lambda shard, why: gone.append((shard, why))
+        for shard in list(node.shards):
+            shard.lose(BROKEN)
+            shard.lose(BROKEN)
+        await until(lambda: len(gone) == 3)
+        assert {shard for shard, _ in gone} == {0, 1, 2}
+        assert all(str(BROKEN) in why for _, why in gone)
+        assert (owned(node), node.trouble, node._stopping.is_set()) == ([], "", False)
+
+    assert lived(tmp_path, test) == 0
+
+
 def test_a_node_ends_when_all_of_its_journals_have_failed(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         first, second = node.shards

@@ -393,6 +393,23 @@ def test_with_and_without_an_epoll_of_our_own(epoll: bool, monkeypatch: pytest.M
     run(body)
 
 
+def test_a_listener_of_another_node_is_like_one_of_its_kind_here() -> None:
+    async def body(worker: Worker, told: Told) -> None:
+        doors = Doors(worker, DoorSettings(100, 5.0, 1 << 20, NO_FILES), None, told)
+        doors.open("tcp://127.0.0.1:0")
+        doors.open("ws://127.0.0.1:0")
+        doors.open("ws://127.0.0.1:0?subscriptions_max=5")
+        plain, web, limited = doors.urls
+        assert doors.like("tcp://10.0.0.1:1883") == plain
+        assert doors.like("ws://10.0.0.1:1") is None
+        assert (doors.like(limited), doors.like(web)) == (limited, web)
+        assert doors.like("tls://10.0.0.1:8883") is None
+        doors.stop_accepting()
+        doors.close()
+
+    run(body)
+
+
 def test_a_taken_address_is_named() -> None:
     async def body(worker: Worker, told: Told) -> None:
         doors = Doors(worker, DoorSettings(100, 5.0, 1 << 20, NO_FILES), None, told)

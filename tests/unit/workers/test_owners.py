@@ -31,3 +31,10 @@ def test_a_shard_that_is_not_there_has_no_owner(shard: int) -> None:
         owners.of(shard)
     with pytest.raises(ValueError, match="of 8"):
         owners.move(shard, 0)
+
+
+def test_the_shards_of_a_cluster_are_nobodys_at_first() -> None:
+    owners = Owners.unowned(3)
+    assert [owners.of(shard) for shard in range(3)] == [NOBODY] * 3
+    owners.move(1, 4711)
+    assert owners.shards_of(4711) == [1]

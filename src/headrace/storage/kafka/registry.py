@@ -17,6 +17,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient
 
 from headrace.storage.kafka.cluster_url import ClusterUrl
+from headrace.storage.kafka.group import group_of
+from headrace.storage.kafka.presence import Presence, presence
+from headrace.storage.kafka.roster import Roster
 from headrace.storage.kafka.topics import TIMEOUT_S, KafkaUnusable
 
 POLL_S: Final = 0.05
@@ -123,6 +126,23 @@ class Registry:
         self._send()
         self._producer.flush(FLUSH_S)
         self._consumer.close()
+
+
+def roster_now(url: ClusterUrl, topic_id: str) -> Roster:
+    """Return the roster of a cluster as it is now. Raises KafkaUnusable."""
+    registry = Registry(url)
+    try:
+        roster = Roster(topic_id)
+        for record in registry.read():
+            roster.take(*record)
+        return roster
+    finally:
+        registry.close()
+
+
+def presence_now(url: ClusterUrl, topic_id: str, shards: int) -> Presence:
+    """Return who is there and owns what, as of now. Raises KafkaUnusable."""
+    return presence(roster_now(url, topic_id), shards, members_of(url.bootstrap, group_of(url.shards)))
 
 
 def _record(message: Any) -> Record:

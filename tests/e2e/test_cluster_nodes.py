@@ -1,0 +1,250 @@
+"""Nodes that share the shards of a cluster in a real Kafka: clients dial any of them, and they come and go."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from broker_process import BrokerProcess, free_port, headrace, make_broker, wait_until
+from e2e.raw import RawClient
+from e2e.wire import DISCONNECT
+from headrace.core.homes import Homes
+from kafka_server import WITHIN_S, KafkaServer
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.time_limit(300)]
+SHARDS = 4
+SERVER_MOVED = 0x8B
+Nodes = Callable[..., BrokerProcess]
+
+
+@pytest.fixture
+def cluster(kafka: KafkaServer) -> str:
+    return kafka.make_cluster(SHARDS)
+
+
+@pytest.fixture
+def nodes(cluster: str, tmp_path: Path) -> Iterator[Nodes]:
+    """Makes nodes of the cluster: `nodes("n0")`."""
+    made: list[BrokerProcess] = []
+
+    def make(node: str, *extra: str, folder: str = "") -> BrokerProcess:
+        peer = ["--peer-listen", f"tcp://127.0.0.1:{free_port()}"]
+        arguments = ["--cluster", cluster, "--node", node, *(extra or peer)]
+        made.append(make_broker(tmp_path / (folder or node), None, arguments))
+        return made[-1]
+
+    yield make
+    for broker in made:
+        if broker.running:
+            broker.process.send_signal(signal.SIGCONT)  # type: ignore[union-attr]
+        broker.end()
+        assert "Traceback" not in broker.stderr, broker.stderr
+
+
+class Presences:
+    """Who owns what, as `cluster status` tells it."""
+
+    def __init__(self, cluster: str) -> None:
+        from headrace.storage.kafka.cluster_url import ClusterUrl
+        from headrace.storage.kafka.topics import Topics
+
+        self._url = ClusterUrl.parse(cluster)
+        self._topic_id = Topics(self._url).state().topic_id
+
+    def shards_of(self, node: str) -> list[int]:
+        from headrace.storage.kafka.registry import presence_now
+
+        found = presence_now(self._url, self._topic_id, SHARDS)
+        return next((one.shards for one in found.nodes if one.node == node), [])
+
+    def wait_for(self, **wanted: int) -> None:
+        """Wait until each node owns so many shards."""
+
+        def are_so() -> bool:
+            return all(len(self.shards_of(node)) == number for node, number in wanted.items())
+
+        wait_until(are_so, f"shards are dealt out as {wanted}", WITHIN_S)
+
+
+@pytest.fixture
+def presences(cluster: str) -> Presences:
+    return Presences(cluster)
+
+
+def client_of(shard: int, prefix: str = "c") -> str:
+    """A client id that is at home in a shard."""
+    names = (f"{prefix}{number}" for number in range(1000))
+    return next(name for name in names if Homes(SHARDS).of_client("default", name) == shard)
+
+
+CLIENTS = [client_of(shard) for shard in range(SHARDS)]
+
+
+def subscribed(broker: BrokerProcess) -> None:
+    """A persistent session in every shard, which is away then."""
+    for client in CLIENTS:
+        with RawClient(broker.address, client) as one:
+            one.connect(clean=False)
+            one.subscribe("t/#", qos=2)
+            one.disconnect()
+
+
+def published(broker: BrokerProcess, first: int, count: int, qos: int = 1) -> None:
+    """Messages of a publisher of each shard in turn, each acknowledged."""
+    for shard in range(SHARDS):
+        with RawClient(broker.address, client_of(shard, "p")) as publisher:
+            publisher.connect()
+            for number in range(first + shard, first + count, SHARDS):
+                publisher.deliver("t/x", b"%d" % number, qos)
+
+
+def drained(broker: BrokerProcess, client: str, count: int) -> list[int]:
+    """What a session gets, in order of the numbers, and that nothing comes behind it."""
+    with RawClient(broker.address, client) as one:
+        one.connect(clean=False, deadline_s=WITHIN_S)
+        found = [int(one.receive(WITHIN_S).payload) for _ in range(count)]
+        assert one.ping() == [], "more than was published"
+        one.disconnect()
+    return sorted(found)
+
+
+@pytest.fixture
+def pair(nodes: Nodes, presences: Presences) -> tuple[BrokerProcess, BrokerProcess]:
+    """Two nodes, each with half of the shards."""
+    first, second = nodes("n0").start(WITHIN_S), nodes("n1").start(WITHIN_S)
+    presences.wait_for(n0=2, n1=2)
+    return first, second
+
+
+Pair = tuple[BrokerProcess, BrokerProcess]
+
+
+def test_whoever_dials_any_node_finds_everybody(cluster: str, pair: Pair) -> None:
+    first, second = pair
+    subscribed(first)
+    published(second, 0, 20)
+    published(first, 20, 20, qos=2)
+    for client in CLIENTS:
+        assert drained(second, client, 40) == list(range(40))
+    status = headrace("cluster", "status", "--cluster", cluster, deadline_s=WITHIN_S)
+    assert (status.returncode, status.stdout.count("2 shards, peer 127.0.0.1:")) == (0, 2), status.stdout
+    for broker in pair:
+        assert broker.get("/readyz").status == 200
+
+
+def test_a_takeover_and_a_retained_message_pass_between_nodes(pair: Pair) -> None:
+    first, second = pair
+    for client in CLIENTS:
+        with RawClient(first.address, client, version=5) as old, RawClient(second.address, client) as new:
+            old.connect()
+            new.connect()
+            assert old.read().reason == 0x8E
+            new.publish(f"r/{client}", b"kept", 1, retain=True)
+            new.read()
+    for broker in pair:
+        with RawClient(broker.address, "reader") as reader:
+            reader.connect()
+            reader.subscribe("r/#", qos=1)
+            assert {reader.receive().topic for _ in CLIENTS} == {f"r/{client}" for client in CLIENTS}
+
+
+def test_kill_9_of_a_node_loses_nothing_that_was_acknowledged(pair: Pair, presences: Presences) -> None:
+    first, second = pair
+    subscribed(first)
+    published(first, 0, 40)
+    first.kill()
+    presences.wait_for(n1=4)
+    published(second, 40, 20)
+    for client in CLIENTS:
+        assert drained(second, client, 60) == list(range(60))
+
+
+def test_a_node_that_was_stopped_and_wakes_tells_nobody_what_is_no_longer_so(
+    pair: Pair, presences: Presences
+) -> None:
+    first, second = pair
+    subscribed(second)
+    published(second, 0, 20)
+    held = client_of(presences.shards_of("n0")[0], "q")
+    with RawClient(first.address, held, version=5) as publisher:
+        publisher.connect()
+        publisher.deliver("t/x", b"20")
+        first.process.send_signal(signal.SIGSTOP)  # type: ignore[union-attr]
+        presences.wait_for(n1=4)
+        published(second, 21, 20)
+        publisher.publish("t/x", b"lost", 1)
+        first.process.send_signal(signal.SIGCONT)  # type: ignore[union-attr]
+        assert all(found.kind == DISCONNECT for found in publisher.read_to_end(WITHIN_S))
+    presences.wait_for(n0=2, n1=2)
+    for client, broker in zip(CLIENTS, (first, second) * 2, strict=True):
+        assert drained(broker, client, 41) == list(range(41))
+
+
+def test_a_node_that_leaves_hands_over_and_says_so_to_its_clients(pair: Pair, presences: Presences) -> None:
+    first, second = pair
+    subscribed(first)
+    published(second, 0, 20)
+    of_first, of_second = (client_of(presences.shards_of(node)[0], "z") for node in ("n0", "n1"))
+    with (
+        RawClient(second.address, of_first, version=5) as relayed,
+        RawClient(second.address, of_second, version=5) as staying,
+    ):
+        relayed.connect()
+        staying.connect()
+        first.stop()
+        assert relayed.read().reason == SERVER_MOVED
+        assert staying.ping() == []
+    presences.wait_for(n1=4)
+    for client in CLIENTS:
+        assert drained(second, client, 20) == list(range(20))
+
+
+def test_a_node_that_joins_takes_its_share_and_clients_come_back(nodes: Nodes, presences: Presences) -> None:
+    first = nodes("n0").start(WITHIN_S)
+    presences.wait_for(n0=4)
+    subscribed(first)
+    published(first, 0, 20)
+    connected = [RawClient(first.address, client_of(shard, "y"), version=5) for shard in range(SHARDS)]
+    for one in connected:
+        one.connect()
+    second = nodes("n1").start(WITHIN_S)
+    presences.wait_for(n0=2, n1=2)
+    moved = presences.shards_of("n1")
+    for shard, one in enumerate(connected):
+        with one:
+            if shard in moved:
+                assert one.read().reason == SERVER_MOVED
+            else:
+                assert one.ping() == []
+    assert "another node owns it" not in first.stderr, "handed over in good order"
+    published(second, 20, 20)
+    for client in CLIENTS:
+        assert drained(first, client, 40) == list(range(40))
+
+
+def test_a_second_node_of_a_name_and_one_that_shares_nothing_are_refused(nodes: Nodes) -> None:
+    nodes("n0").start(WITHIN_S)
+    twin = nodes("n0", folder="twin")
+    twin.spawn()
+    assert twin.wait(WITHIN_S) == 2
+    twin.end()
+    assert "a node n0 that lives, at 127.0.0.1:" in twin.stderr
+    alone = nodes("n2", "--set", "reason_strings=true")
+    alone.spawn()
+    assert alone.wait(WITHIN_S) == 2
+    alone.end()
+    assert "peer_listen" in alone.stderr
+
+
+def test_a_name_whose_node_was_killed_is_free_again(nodes: Nodes, presences: Presences) -> None:
+    first = nodes("n0").start(WITHIN_S)
+    subscribed(first)
+    published(first, 0, 8)
+    first.kill()
+    first.start(WITHIN_S)
+    presences.wait_for(n0=4)
+    first.crash()
+    assert drained(first, CLIENTS[1], 8) == list(range(8))
