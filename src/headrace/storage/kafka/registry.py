@@ -25,6 +25,7 @@ from headrace.storage.kafka.topics import TIMEOUT_S, KafkaUnusable
 POLL_S: Final = 0.05
 FLUSH_S: Final = 3.0
 AT_ONCE: Final = 500
+AGAIN_S: Final = 0.3
 
 Record = tuple[int, bytes | None, bytes | None]  # Kafka offset, key, value
 Deliver = Callable[[list[Record]], None]
@@ -151,17 +152,26 @@ def _record(message: Any) -> Record:
 
 def members_of(bootstrap: str, group: str) -> dict[str, list[int]]:
     """Return the members of a group of Kafka, by the name that each has given itself, with the partitions that it is
-    named for. Raises KafkaUnusable."""
+    named for. A Kafka that has never had a group makes what it needs for one when it is asked first, and says meanwhile
+    that it cannot answer: so it is asked again. Raises KafkaUnusable."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    try:
-        (future,) = admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S).values()
-        found = future.result()
-    except KafkaException as error:
-        if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-            return {}
-        raise KafkaUnusable(f"{bootstrap}: {error.args[0].str()}") from error
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            return _members(admin, group)
+        except KafkaException as error:
+            reason = error.args[0]
+            if reason.code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return {}
+            if time.monotonic() >= deadline:
+                raise KafkaUnusable(f"{bootstrap}: group {group}: {reason.str() or reason.name()}") from error
+        time.sleep(AGAIN_S)
+
+
+def _members(admin: AdminClient, group: str) -> dict[str, list[int]]:
+    (future,) = admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S).values()
     members: dict[str, list[int]] = {}
-    for member in found.members:
+    for member in future.result().members:
         places = [] if member.assignment is None else member.assignment.topic_partitions
         members.setdefault(member.client_id, []).extend(place.partition for place in places)
     return members
