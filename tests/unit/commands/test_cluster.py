@@ -85,10 +85,10 @@ def test_a_person_is_told_of_each_shard_and_of_what_is_wrong() -> None:
         "shard 1: owner nobody, epoch -1, no leader, none of 2,3,1 in sync, offsets 4 to 4",
     ]
     found = as_object("fleet", state, Presence(nodes, owners, []))
-    shards, listed = found["shards"], found["nodes"]
-    assert isinstance(shards, list)
+    printed, listed = found["shards"], found["nodes"]
+    assert isinstance(printed, list)
     assert isinstance(listed, list)
-    assert [(shard["owner"], shard["epoch"], shard["end"]) for shard in shards] == [
+    assert [(shard["owner"], shard["epoch"], shard["end"]) for shard in printed] == [
         ("n0", 3, 17),
         ("", -1, 4),
     ]
