@@ -110,6 +110,24 @@ class KafkaServer:
                     return
             assert time.monotonic() < deadline, self.log()
 
+    def warm_up(self) -> None:
+        """Wait until topics can be made and records be put: a node answers sooner than that."""
+        from confluent_kafka import KafkaError, KafkaException, Producer
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        deadline = time.monotonic() + WITHIN_S
+        code = None
+        while code != KafkaError.TOPIC_ALREADY_EXISTS:
+            assert time.monotonic() < deadline, code
+            try:
+                admin.create_topics([NewTopic("warm", 1, 1)])["warm"].result(WITHIN_S)
+            except KafkaException as error:
+                code = error.args[0].code()
+        producer = Producer({"bootstrap.servers": self.address, "enable.idempotence": True})
+        producer.produce("warm", b"up")
+        assert producer.flush(WITHIN_S) == 0
+
     def new_url(self) -> str:
         """The address of a cluster that is not made yet."""
         return f"kafka://{self.address}/c{next(self._names)}"

@@ -170,7 +170,7 @@ class FramesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class QueueRuleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A `[[queues.rules]]`: sessions that have another store than their type. What is left out fits all."""
 
-    store: str  # journal, or the address of a Redis
+    store: str  # journal, or the address of a Redis or a Kafka
     tenant: str = ""
     type: str = ""  # device or application
     clients: str = ""  # a shell pattern of client ids
@@ -179,8 +179,11 @@ class QueueRuleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class QueuesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What keeps the long backlogs of sessions that are away: the journal, or a store beside it (ADR 0034)."""
 
-    device: str = "journal"  # of sessions of the type DEVICE: journal, or redis://host:port[,host:port ...]
+    # Of sessions of the type DEVICE: journal, redis://host:port[,host:port ...] or kafka://host:port/prefix.
+    device: str = "journal"
     application: str = "journal"  # of those of the type APPLICATION
+    # Who deletes in the topics of a Kafka: the broker what was acknowledged, or Kafka's retention alone.
+    application_keep: Literal["acknowledged", "retention"] = "acknowledged"
     # For so long the journal keeps what a store has, too, since that may forget it; "always": for ever.
     window_s: Seconds | Literal["always"] = 60.0
     rules: tuple[QueueRuleConfig, ...] = ()  # the first that fits a session counts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import count
 
 import pytest
 
@@ -22,10 +23,13 @@ from headrace.core.ports.queue_store import (
     QueueStore,
     StoreListener,
 )
+from headrace.stores.kafka.address import parse as parse_kafka
+from headrace.stores.kafka.store import KafkaStore
 from headrace.stores.memory import MemoryStore
 from headrace.stores.redis.address import parse
 from headrace.stores.redis.store import RedisStore
 from headrace.stores.sharing import SharedStore
+from kafka_server import KafkaServer, kafka_server
 from redis_servers import RedisServer, RedisServers, redis_servers
 
 DEADLINE_S = 20.0
@@ -141,6 +145,29 @@ class Redis(Engine):
         nothing_was_raised()
 
 
+class Kafka(Engine):
+    """One broker; each store has a prefix of its own."""
+
+    def __init__(self, server: KafkaServer) -> None:
+        self.server = server
+
+    async def open(self) -> QueueStore:
+        address = parse_kafka(f"kafka://{self.server.address}/p{next(PREFIXES)}")
+        store = KafkaStore(address, RAISED.append)
+        deadline = time.monotonic() + DEADLINE_S
+        while not store.up():
+            assert time.monotonic() < deadline, store.why_not()
+            await asyncio.sleep(0.001)
+        return store
+
+    def close(self, store: QueueStore) -> None:
+        assert isinstance(store, KafkaStore)
+        store.close()
+        nothing_was_raised()
+        assert set(store.counters.faults) <= {"topic_made_again"}  # what is not there is named
+
+
+PREFIXES = count()
 RAISED: list[Exception] = []  # by handlers of answers, where a loop would only log it
 
 
@@ -166,16 +193,26 @@ def cluster(servers: RedisServers) -> list[RedisServer]:
     return servers.cluster()
 
 
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[KafkaServer]:
+    with kafka_server() as server:
+        server.warm_up()
+        yield server
+
+
 @pytest.fixture(
     params=[
         "memory",
         "shared",
         *(pytest.param(kind, marks=pytest.mark.redis) for kind in ("single", "cluster")),
+        pytest.param("kafka", marks=pytest.mark.kafka),
     ]
 )
 def engine(request: pytest.FixtureRequest) -> Engine:
     if request.param in ("memory", "shared"):
         return Memory() if request.param == "memory" else Shared()
+    if request.param == "kafka":
+        return Kafka(request.getfixturevalue("kafka"))
     return Redis(request.getfixturevalue(request.param))
 
 
@@ -357,6 +394,8 @@ def test_streams_are_apart_and_deleted_alone(engine: Engine) -> None:
         assert (await user.look(names[0]))[0] == ABSENT
         for number, one in enumerate(names[1:], 1):
             assert await user.read(one, 1, 5) == {1: b"%d" % number}
+        if not user.store.capabilities.keeps_context:
+            return
         await user.context(names[1], Context(3, 4, 5))
         beside = name("d", generation=0, incarnation=0)
         assert await user.names() == {one.parts() for one in [*names[1:], beside]}

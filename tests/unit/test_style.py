@@ -40,6 +40,10 @@ TESTED_TOGETHER = {
         "headrace/stores/redis/node.py",
         "headrace/stores/redis/store.py",
     ],
+    "tests/faults/stores/test_kafka.py": [
+        "headrace/stores/kafka/client.py",
+        "headrace/stores/kafka/store.py",
+    ],
     "tests/unit/core/storing/test_storing.py": [
         "headrace/core/storing/notes.py",
         "headrace/core/storing/reading.py",

@@ -381,7 +381,7 @@ class Node:
         JournalError, OSError, ConfigError, and then holds none of them."""
         self._events = EventLog(Path(self.config.data_dir), self.place.index)
         full_disk = self.config.journal.full_disk
-        self.stores = OpenStores(self.config.queues, self._store_failed)
+        self.stores = OpenStores(self.config.queues, self._store_failed, tenants=self.config.tenants.enabled)
         around = Surroundings(self.worker, self.watchdog, full_disk, self._holdings.fail, log, self.stores)
         try:
             self.stores.open()

@@ -18,13 +18,17 @@ from headrace.core.storing.storing import ALWAYS
 from headrace.errors import ConfigError
 from headrace.services.store_metrics import StoreFigures
 from headrace.stores import placing
-from headrace.stores.placing import JOURNAL, Placing, digest_of
+from headrace.stores.kafka import address as kafka_address
+from headrace.stores.placing import JOURNAL, Placing, digest_of, is_kafka
 from headrace.stores.redis import address as redis_address
 from headrace.stores.sharing import SharedStore, StoreShare
 
 if TYPE_CHECKING:
     from headrace.core.broker import Broker
+    from headrace.stores.kafka.store import KafkaStore
     from headrace.stores.redis.store import RedisStore
+
+    Engine = RedisStore | KafkaStore
 
 TYPES = {DEVICE: placing.DEVICE, APPLICATION: placing.APPLICATION}
 
@@ -33,7 +37,7 @@ class OpenStore:
     """One store, under what it is called where people read it, the digest of its name, and what it has done for each
     shard that there was."""
 
-    def __init__(self, store: RedisStore, name: str, digest: int) -> None:
+    def __init__(self, store: Engine, name: str, digest: int) -> None:
         self.store = store
         self.shared = SharedStore(store)
         self.name = name
@@ -44,7 +48,7 @@ class OpenStore:
         """Return what /metrics tells of it."""
         store = self.store
         told = store.counters
-        usable, commands = store.up() > 0, store.meter.commands
+        usable, commands = store.up() > 0, store.commands
         return StoreFigures(self.name, self.counters, usable, commands, told.faults, told.unsettled)
 
 
@@ -64,9 +68,14 @@ class OpenStores:
     """The stores of one worker. `window_ms`: for so long the journal keeps what they have; `choosing` says which session
     is to have which."""
 
-    def __init__(self, queues: QueuesConfig, contain: Callable[[Exception], None]) -> None:
-        """Begin with none that is open. `contain` is told of what goes wrong in one, and nobody has foreseen."""
+    def __init__(
+        self, queues: QueuesConfig, contain: Callable[[Exception], None], *, tenants: bool = False
+    ) -> None:
+        """Begin with none that is open. `contain` is told of what goes wrong in one, and nobody has foreseen; `tenants`:
+        there is more than one."""
         self._contain = contain
+        self._tenants = tenants
+        self._keep = queues.application_keep
         self._rules = queues.placing()
         self._stores: dict[str, OpenStore] = {}
         window_s = math.inf if queues.window_s == "always" else queues.window_s
@@ -81,8 +90,14 @@ class OpenStores:
         named |= {f"rules[{number}].store": rule.store for number, rule in enumerate(rules.rules)}
         for key, address in named.items():
             if address != JOURNAL and address not in self._stores:
-                self._stores[address] = _opened(f"queues.{key}", address, self._contain)
+                self._stores[address] = self._opened(f"queues.{key}", address)
         self.choosing = ByRules(rules, {address: one.digest for address, one in self._stores.items()})
+
+    def _opened(self, key: str, address: str) -> OpenStore:
+        """Return a store that begins to connect. Raises InvalidKey."""
+        if is_kafka(address):
+            return _opened_kafka(key, address, self._contain, self._tenants, self._keep)
+        return _opened_redis(key, address, self._contain)
 
     def __bool__(self) -> bool:
         """Return whether there is any."""
@@ -130,7 +145,7 @@ class OpenStores:
             one.store.close()
 
 
-def _opened(key: str, address: str, contain: Callable[[Exception], None]) -> OpenStore:
+def _opened_redis(key: str, address: str, contain: Callable[[Exception], None]) -> OpenStore:
     """Return a store that begins to connect. Raises InvalidKey."""
     try:
         from headrace.stores.redis.store import RedisStore
@@ -142,3 +157,20 @@ def _opened(key: str, address: str, contain: Callable[[Exception], None]) -> Ope
     except ValueError as error:
         raise InvalidKey(key, str(error)) from None
     return OpenStore(RedisStore(found, contain), found.url, digest_of(found.name))
+
+
+def _opened_kafka(
+    key: str, address: str, contain: Callable[[Exception], None], tenants: bool, keep: str
+) -> OpenStore:
+    """Return a store that begins to connect. Raises InvalidKey."""
+    try:
+        from headrace.stores.kafka.store import KafkaStore
+    except ImportError:
+        message = "a Kafka needs confluent-kafka, which is not installed: pip install 'headrace[kafka]'"
+        raise InvalidKey(key, message) from None
+    try:
+        found = kafka_address.parse(address)
+        store = KafkaStore(found, contain, tenants=tenants, keep=keep)
+    except ValueError as error:
+        raise InvalidKey(key, str(error)) from None
+    return OpenStore(store, found.url, digest_of(found.name))

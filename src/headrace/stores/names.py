@@ -7,6 +7,7 @@ scan cannot give such an id back: it gives U+0000, which no client id holds (MQT
 
     Redis    <prefix>:{<tenant>/<client>}:<journal>:<generation>:<incarnation>     the queue, a stream
              <prefix>:{<tenant>/<client>}:<journal>                                the context, a hash
+    Kafka    <prefix>.<client>, with tenants <prefix>.<tenant>.<client>            the queues of a client, a topic
 
 Generation and incarnation are decimal numbers, the journal the hexadecimal digits of its uuid.
 """
@@ -20,11 +21,13 @@ from typing import Final
 from headrace.core.ports.queue_store import QueueName
 
 TAG_MAX: Final = 160
+KAFKA_PART_MAX: Final = 180  # of tenant and client: a topic has 249 characters at most, a prefix 64
 _PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")
 _ESCAPED: Final = tuple(chr(byte) if byte in _PLAIN else f"_{byte:02X}" for byte in range(256))
 _ESCAPE: Final = re.compile("_([0-9A-F]{2})")
 _DIGEST: Final = "__"  # no escaped text has two underlines in a row
 _SHORTENED: Final = "\0"
+_WORD: Final = re.compile("[A-Za-z0-9_-]+")
 _KEY: Final = re.compile(r"\{([A-Za-z0-9_-]*)/([A-Za-z0-9_-]*)\}:([0-9a-f]+)(?::([0-9]+):([0-9]+))?")
 
 
@@ -96,3 +99,33 @@ class RedisNames:
             )
         except UnicodeDecodeError:
             return None
+
+
+class KafkaNames:
+    """The topics of one prefix in Kafka. `tenants`: their names say whose a client is."""
+
+    def __init__(self, prefix: str, *, tenants: bool) -> None:
+        self.prefix = prefix
+        self._tenants = tenants
+
+    def topic(self, tenant: str, client_id: str) -> str:
+        """Return the topic of a client."""
+        if self._tenants:
+            part = KAFKA_PART_MAX // 2
+            client = shortened(escaped(client_id), part)
+            return f"{self.prefix}.{shortened(escaped(tenant), part)}.{client}"
+        return f"{self.prefix}.{shortened(escaped(client_id), TAG_MAX)}"
+
+    def client_of(self, topic: str) -> tuple[str, str] | None:
+        """Return the tenant, "" without tenants, and the client of a topic; None if it is of nobody here."""
+        if not topic.startswith(f"{self.prefix}."):
+            return None
+        parts = topic[len(self.prefix) + 1 :].split(".")
+        if len(parts) != 1 + self._tenants or not all(_WORD.fullmatch(part) for part in parts):
+            return None
+        try:
+            client_id = unescaped(parts[-1])
+            tenant = unescaped(parts[0]) if self._tenants else ""
+        except UnicodeDecodeError:
+            return None
+        return (tenant, client_id) if self.topic(tenant, client_id) == topic else None

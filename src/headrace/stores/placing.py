@@ -1,7 +1,7 @@
 """Which store the long backlog of a session lies in: the first rule that fits, else what its type of session has.
 
 Stores are named as the configuration names them: `JOURNAL`, where a backlog needs no store, or an address such as
-`redis://host`. Groups and topic queues stay in the journal, whatever the rules say.
+`redis://host` or `kafka://host:port/prefix`. Groups and topic queues stay in the journal, whatever the rules say.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
+from headrace.stores.kafka import address as kafka_address
 from headrace.stores.redis import address as redis_address
 
 JOURNAL: Final = "journal"
@@ -91,10 +92,20 @@ class Placing:
 
 def _shared_name(names: dict[str, str], store: str) -> str:
     """Return what is wrong with the name of a store among those of others, "" if nothing is, and note it."""
-    name = redis_address.parse(store).name
+    name = _name_of(store)
     if names.setdefault(name, store) != store:
         return f"two addresses have the name {name!r}: the journal could not tell which store has what"
     return ""
+
+
+def is_kafka(store: str) -> bool:
+    """Return whether an address is that of a Kafka."""
+    return store.startswith(f"{kafka_address.SCHEME}://")
+
+
+def _name_of(store: str) -> str:
+    """Return what the journal calls a store. Raises ValueError for what is no address."""
+    return kafka_address.parse(store).name if is_kafka(store) else redis_address.parse(store).name
 
 
 def digest_of(name: str) -> int:
@@ -107,10 +118,10 @@ def mistake_in(store: str) -> str:
     if store == JOURNAL:
         return ""
     scheme, mark, _ = store.partition("://")
-    if not mark or scheme not in ("redis", "rediss"):
-        return "expected journal, or the address of a Redis: redis://HOST:PORT"
+    if not mark or scheme not in ("redis", "rediss", kafka_address.SCHEME):
+        return "expected journal, redis://HOST:PORT or kafka://HOST:PORT/PREFIX"
     try:
-        redis_address.parse(store)
+        _name_of(store)
     except ValueError as error:
         return str(error)
     return ""

@@ -34,6 +34,9 @@ class StoreShare(QueueStore):
         """Hear nothing more: what is under way is done, and nobody is told."""
         self._shared.close(self)
 
+    def place(self, name: str, tenant: str, client_id: str) -> str:
+        return self._store.place(name, tenant, client_id)
+
     def room(self) -> int:
         return self._store.room()
 

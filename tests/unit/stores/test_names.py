@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.ports.queue_store import QueueName
-from headrace.stores.names import TAG_MAX, RedisNames, escaped, shortened, unescaped
+from headrace.stores.names import TAG_MAX, KafkaNames, RedisNames, escaped, shortened, unescaped
 
 JOURNAL = "5f" * 16
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
@@ -94,3 +94,25 @@ def test_shortening_cuts_no_escape_in_two() -> None:
 
 def test_a_pattern_takes_the_prefix_literally() -> None:
     assert RedisNames("a*[b]?").pattern() == rb"a\*\[b\]\?:{*}:*"
+
+
+@pytest.mark.parametrize("client", ["c", "sensor/{1}.é}", "a_b", "x" * 300, "UPPER-1"])
+def test_a_topic_of_kafka_is_of_one_client(client: str) -> None:
+    alone, shared = KafkaNames("p.q", tenants=False), KafkaNames("p.q", tenants=True)
+    for names, tenant in ((alone, ""), (shared, "acme.x")):
+        topic = names.topic(tenant, client)
+        assert len(topic) <= 249
+        assert re.fullmatch(r"[A-Za-z0-9._-]+", topic)
+        found = names.client_of(topic)
+        assert found is not None
+        assert names.topic(*found) == topic
+        if len(client) < 100:
+            assert found == (tenant, client)
+
+
+def test_topics_of_others_are_of_nobody() -> None:
+    assert KafkaNames("p", tenants=False).topic("default", "a.b/c") == "p.a_2Eb_2Fc"
+    assert KafkaNames("p", tenants=True).topic("acme", "c") == "p.acme.c"
+    for topic in ("p", "q.c", "p.", "p.a.b", "p.a_2fb", "p._E9"):
+        assert KafkaNames("p", tenants=False).client_of(topic) is None, topic
+    assert KafkaNames("p", tenants=True).client_of("p.c") is None

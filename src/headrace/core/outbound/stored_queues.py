@@ -123,7 +123,7 @@ class StoredQueues(QueueReader, Stores):
         self.storings: list[tuple[str, Storing]] = []
         self._choosing = choosing
         self._of_digest: dict[int, Storing] = {}
-        self._names: dict[int, str] = {}
+        self._placed: dict[int, Placed] = {}
         self._known: dict[int, StoredSession] = {}  # by incarnation
         self._soon: dict[Session, int] = {}  # when they may be put, soonest first
         self._moving: dict[StoredSession, None] = {}  # their floors may rise
@@ -133,7 +133,7 @@ class StoredQueues(QueueReader, Stores):
             one.store.listener = Woken(storing, worker)
             self.storings.append((one.name, storing))
             self._of_digest[one.digest] = storing
-            self._names[one.digest] = one.name
+            self._placed[one.digest] = one
         for session in list(fold.in_stores.values()):
             self._adopt(session)
         self._of_start = list(fold.by_incarnation.values())  # those that are still to be looked at
@@ -156,7 +156,8 @@ class StoredQueues(QueueReader, Stores):
     def _make(self, session: Session, storing: Storing, digest: int) -> StoredSession:
         known = StoredSession(session, storing, self._journal, self._long)
         rows = known.queue.rows
-        rows.store = self._names[digest]
+        placed = self._placed[digest]
+        rows.store = placed.store.place(placed.name, session.tenant.name, session.client_id)
         if rows.placed != digest:
             self._leave(session, rows)
             rows.place(digest)

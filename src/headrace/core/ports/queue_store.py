@@ -40,7 +40,8 @@ class StoreCapabilities:
     `atomic_put`: the entries of a put are there together or not at all. `dense_ids`: `look` says what is there.
     `tells_primary`: whoever takes the puts of a connection has a name, so that another one, a restarted one and one that
     was wiped are noticed; else each stream is compared before the journal lets go of it. `waits_for_replicas`: an answer
-    to a put may wait for a copy. `forgets_ms`: what was answered may be lost within that time, 0: never.
+    to a put may wait for a copy. `forgets_ms`: what was answered may be lost within that time, 0: never. `keeps_context`:
+    what is known of a client is kept beside its streams; elsewhere `keep_context` says only that a session has ended.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class StoreCapabilities:
         entry_bytes_max: int,
         put_bytes_max: int,
         put_entries_max: int,
+        keeps_context: bool = True,
     ) -> None:
         self.kind = kind
         self.atomic_put = atomic_put
@@ -65,6 +67,7 @@ class StoreCapabilities:
         self.entry_bytes_max: i64 = entry_bytes_max
         self.put_bytes_max: i64 = put_bytes_max
         self.put_entries_max: i64 = put_entries_max
+        self.keeps_context = keeps_context
 
 
 class QueueName:
@@ -174,6 +177,10 @@ class QueueStore:
     def __init__(self, capabilities: StoreCapabilities) -> None:
         self.capabilities = capabilities
         self.listener: StoreListener | None = None
+
+    def place(self, name: str, tenant: str, client_id: str) -> str:
+        """Return what people are told of where the queue of a client lies in the store that is called `name`."""
+        return name
 
     def room(self) -> i64:
         """Return how many bytes of entries it takes now; 0: too many wait, or nobody is connected."""

@@ -115,7 +115,8 @@ class Storing(StoreListener):
         queue.ended = True
         queue.rows.tried = max(queue.rows.tried, queue.used)  # a delete of one of these may still wait
         self._windows.void(queue)
-        self._removing.delete(queue, CONTEXT_GENERATION)
+        if self._store.capabilities.keeps_context:
+            self._removing.delete(queue, CONTEXT_GENERATION)
         return True
 
     def takes(self) -> bool:

@@ -160,6 +160,11 @@ class RedisStore(QueueStore):
         for node in self._nodes.values():
             node.close()
 
+    @property
+    def commands(self) -> int:
+        """Return how many commands were sent."""
+        return self.meter.commands
+
     def why_not(self) -> str:
         """Return why no server can be used now, in words; "" if one can."""
         if self.up():

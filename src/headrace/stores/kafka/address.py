@@ -1,0 +1,120 @@
+"""Where the topics of clients are: `kafka://HOST:PORT[,HOST:PORT ...]/PREFIX[?option=value&...]`.
+
+A client's topic is PREFIX.CLIENT, with tenants PREFIX.TENANT.CLIENT (`names.KafkaNames`). Options: `replication` (of a
+topic that is made, else what Kafka has by default), `topics` (that there may be of one tenant), `properties_file` (lines
+`name=value` for Kafka's client, as security.protocol, sasl.username and sasl.password), and `name` (what the journal
+calls the store, else its prefix and places: with the name of before, it may be somewhere else).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl
+
+SCHEME: Final = "kafka"
+OPTIONS: Final = ("replication", "topics", "properties_file", "name")
+TOPICS_MAX: Final = 1000
+PREFIX_LENGTH_MAX: Final = 64
+OURS: Final = frozenset(
+    ("bootstrap.servers", "acks", "enable.idempotence", "group.id", "auto.offset.reset", "transactional.id")
+)
+_PLACE: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:/,@\s]+):(?P<port>\d{1,5})")
+_PREFIX: Final = re.compile(r"[A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaAddress:
+    """The brokers to begin with, and how to speak to them. `replication` is -1 where Kafka decides."""
+
+    places: tuple[str, ...]
+    prefix: str
+    replication: int
+    topics_max: int
+    properties: tuple[tuple[str, str], ...]
+    name: str
+
+    @property
+    def bootstrap(self) -> str:
+        """Return the brokers in the form that Kafka's clients take."""
+        return ",".join(self.places)
+
+    @property
+    def url(self) -> str:
+        """Return the address without its options."""
+        return f"{SCHEME}://{self.bootstrap}/{self.prefix}"
+
+
+def parse(url: str) -> KafkaAddress:
+    """Return the parts of an address. ValueError says what is wrong with it."""
+    scheme, _, rest = url.partition("://")
+    if scheme != SCHEME:
+        raise ValueError("a Kafka is at kafka://HOST:PORT/PREFIX")
+    rest, _, query = rest.partition("?")
+    options = _options(query)
+    hosts, _, prefix = rest.partition("/")
+    if "@" in hosts:
+        raise ValueError("who signs in stands in a file: option properties_file")
+    places = tuple(hosts.split(","))
+    for place in places:
+        found = _PLACE.fullmatch(place)
+        if found is None or not 0 < int(found["port"]) < 65536:
+            raise ValueError(f"{place!r} is not HOST:PORT")
+    if not _PREFIX.fullmatch(prefix) or len(prefix) > PREFIX_LENGTH_MAX or set(prefix) == {"."}:
+        raise ValueError(
+            f"the prefix {prefix!r} is not 1 to {PREFIX_LENGTH_MAX} letters, digits, dots, hyphens and underscores: "
+            "kafka://HOST:PORT/PREFIX"
+        )
+    return KafkaAddress(
+        places=places,
+        prefix=prefix,
+        replication=_number(options, "replication", -1),
+        topics_max=_number(options, "topics", TOPICS_MAX),
+        properties=_properties(options.get("properties_file", "")),
+        name=options.get("name", "") or f"kafka {prefix} {','.join(sorted(places))}",
+    )
+
+
+def _options(query: str) -> dict[str, str]:
+    """Return the options behind the `?`. Raises ValueError."""
+    options: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in OPTIONS:
+            raise ValueError(f"option {name} is not one of {', '.join(OPTIONS)}")
+        if not value or name in options:
+            raise ValueError(f"option {name} has no value, or more than one")
+        options[name] = value
+    return options
+
+
+def _number(options: dict[str, str], name: str, otherwise: int) -> int:
+    """Return the number of an option. Raises ValueError."""
+    text = options.get(name)
+    if text is None:
+        return otherwise
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1_000_000):
+        raise ValueError(f"option {name} is a number from 1 on")
+    return int(text)
+
+
+def _properties(path: str) -> tuple[tuple[str, str], ...]:
+    """Return the properties in a file. Raises ValueError, which repeats nothing of it."""
+    if not path:
+        return ()
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"properties_file cannot be read: {error}") from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, mark, value = line.partition("=")
+        if not mark or not name.strip():
+            raise ValueError(f"properties_file: line {number} is not name=value")
+        if name.strip() in OURS:
+            raise ValueError(f"properties_file: {name.strip()} is the broker's own")
+        found.append((name.strip(), value.strip()))
+    return tuple(found)
