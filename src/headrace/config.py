@@ -54,6 +54,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 HIDDEN = "(hidden)"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_LOOPBACK = re.compile(r"http://(127\.0\.0\.1|localhost|\[::1\])([:/]|$)")
 _DATABASE = re.compile(r"(sqlite|postgres|postgresql|mysql|mariadb)://")
 _PASSWORD_OF_URL = re.compile(
     r"(?<=://)([^:/@]*):.*@"
@@ -210,6 +211,29 @@ class AccessConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         0.0  # of one client id; 0: as often as it likes
     )
     remember_s: Seconds = 3600.0  # how long a verified password needs no hash; 0: every CONNECT is hashed
+    # What lets in who names itself, one after the other; a JSON Web Token stands in the field of the password.
+    chain: Annotated[tuple[Literal["password", "jwt"], ...], msgspec.Meta(min_length=1)] = ("password",)
+
+
+class JwtConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[jwt]`: which JSON Web Tokens let users of tenants in (`access.chain`)."""
+
+    jwks: str = ""  # a JWK Set: a file, or https://...
+    algorithms: Annotated[
+        tuple[
+            Literal["HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "EdDSA"],
+            ...,
+        ],
+        msgspec.Meta(min_length=1),
+    ] = ("RS256", "ES256", "EdDSA")
+    issuer: str = ""  # that a token has to name; "": any
+    audience: str = ""  # that a token has to name; "": only tokens without one
+    tenant_claim: Annotated[str, msgspec.Meta(min_length=1)] = "tenant"
+    user_claim: Annotated[str, msgspec.Meta(min_length=1)] = "sub"
+    acl_claim: str = "acl"  # rules that a token brings; "": it brings none
+    leeway_s: Annotated[int, msgspec.Meta(ge=0, le=300)] = 5  # by which clocks may differ
+    refresh_s: Annotated[float, msgspec.Meta(ge=10, le=86_400)] = 300.0  # how often the keys are read again
+    token_bytes_max: Annotated[int, msgspec.Meta(ge=256, le=65_535)] = 8192
 
 
 class TenantsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -442,6 +466,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     access: AccessConfig = AccessConfig()
     tenants: TenantsConfig = TenantsConfig()
     directory: DirectoryConfig = DirectoryConfig()
+    jwt: JwtConfig = JwtConfig()
     frames: FramesConfig = FramesConfig()
     queues: QueuesConfig = QueuesConfig()
     tls: TlsConfig = TlsConfig()
@@ -552,6 +577,7 @@ def examine(
     ]
     found += _wrong_cluster(config)
     found += _wrong_tenants(config)
+    found += _wrong_jwt(config)
     wrong += [error for error in found if error.key not in known]
     config = msgspec.structs.replace(config, bridge=_bridges(bridges, wrong), sinks=_sinks(sinks, wrong))
     if config.sinks and config.cluster:
@@ -939,6 +965,20 @@ def _wrong_tenants(config: Config) -> Iterator[InvalidKey]:
         yield InvalidKey(
             "directory.url", "is sqlite:///FILE, postgresql://USER@HOST/NAME or mysql://USER@HOST/NAME"
         )
+
+
+def _wrong_jwt(config: Config) -> Iterator[InvalidKey]:
+    chain, jwks = config.access.chain, config.jwt.jwks
+    if len(set(chain)) < len(chain):
+        yield InvalidKey("access.chain", "names something twice")
+    if "jwt" in chain and not config.tenants.enabled:
+        yield InvalidKey("access.chain", "tokens are of tenants: jwt needs tenants.enabled=true")
+    if "jwt" in chain and not jwks:
+        yield InvalidKey("jwt.jwks", "names the keys of tokens, and access.chain has jwt")
+    if jwks and "jwt" not in chain:
+        yield InvalidKey("jwt.jwks", "is asked for tokens alone, and access.chain has no jwt")
+    if jwks.startswith("http://") and not re.match(_LOOPBACK, jwks):
+        yield InvalidKey("jwt.jwks", "whoever is between could put other keys in: https://")
 
 
 def _wrong_addresses(config: Config, *, anonymous_spelled_out: bool) -> Iterator[InvalidKey]:

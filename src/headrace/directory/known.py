@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from headrace.core.ports import directory as ports
 from headrace.directory.entries import ACTIVE, DISABLED
 from headrace.directory.grants import NOTHING, ClientGrants
-from headrace.directory.policy import Permissions
+from headrace.directory.policy import Permissions, Policy
 from headrace.directory.tenancy import ByPrefix
 
 if TYPE_CHECKING:
@@ -45,13 +45,30 @@ class TenantRules(ports.Rules):
         trees += known.view.policy.trees(name, (), client_id)
         return ClientGrants(Permissions(trees, name, client_id), _may_publish(tenant.view))
 
+    def grants_of_token(self, user: str, client_id: str, rules: object) -> ports.Grants:
+        tenant, name = self._tenant, self._tenant.names.user_of(user)
+        if tenant.view is None or tenant.closed():
+            return NOTHING
+        known = tenant.users.get(name)
+        groups: tuple[str, ...] = ()
+        trees = []
+        if known is not None:
+            if known.view is None or known.closed():
+                return NOTHING
+            groups = known.view.user.groups
+            trees = known.view.policy.trees(name, (), client_id)
+        trees += tenant.view.policy.trees(None, groups, client_id)
+        if isinstance(rules, Policy):
+            trees += rules.trees(None, (), client_id)
+        return ClientGrants(Permissions(trees, name, client_id), _may_publish(tenant.view))
+
     def may_be(self, user: str | None, client_id: str) -> bool:
         return True
 
 
 def _may_publish(view: TenantView) -> bool:
     """Return whether the quotas of a tenant leave it anything to publish."""
-    return view.quotas.get("publish_messages_per_s") != 0
+    return view.quotas.get("publish_messages_per_s") != 0 and view.quotas.get("publish_bytes_per_s") != 0
 
 
 class KnownTenant:

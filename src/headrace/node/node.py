@@ -181,7 +181,8 @@ class Node:
         self._tenants = Tenants(config, self._loop) if config.tenants.enabled else None
         if self._tenants is not None:
             settings = access_settings(self.config)
-            return DirectoryAccess(self._tenants.directory, settings, self._audit, self._loop)
+            tokens = self._tenants.tokens()
+            return DirectoryAccess(self._tenants.directory, settings, self._audit, self._loop, tokens)
         if not access_is_needed(self.config):
             return None
         return FileAccess(access_settings(self.config), self._audit, self._loop)

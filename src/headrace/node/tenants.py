@@ -18,16 +18,18 @@ from prometheus_client.registry import Collector
 from headrace.api.tokens import OPERATE, READ, Grant
 from headrace.config import Config, InvalidKey
 from headrace.core.ports.access import Access
-from headrace.core.ports.directory import Rules
+from headrace.core.ports.directory import Rules, Tokens
 from headrace.errors import HeadraceError
 from headrace.net.gate import Networks
 from headrace.services.acl import WRITE
 from headrace.services.clearing import Clearing
+from headrace.services.pacing import JWT
 from headrace.services.verifying import Loop
 
 if TYPE_CHECKING:
     from headrace.core.state.state import Fold
     from headrace.core.worker import Worker
+    from headrace.directory.jwt_tokens import JwtSettings
     from headrace.directory.sql_directory import SqlDirectory
     from headrace.directory.tenancy import ByPrefix
     from headrace.services.access import DirectoryAccess
@@ -53,6 +55,7 @@ class Tenants:
             from headrace.directory.store import open_store
             from headrace.directory.tenancy import ByPrefix
 
+        self._config = config
         url = _url(config)
         with _named():
             url_of(url)
@@ -76,6 +79,23 @@ class Tenants:
         self.directory.usual = worker.quotas.usual
         with _named():
             self.directory.open()
+
+    def tokens(self) -> Tokens | None:
+        """Return what verifies JSON Web Tokens, None where the chain has none. Raises InvalidKey."""
+        config = self._config
+        if JWT not in config.access.chain:
+            return None
+        with _extra_named():
+            from headrace.directory.jwt_keys import UnusableKeys
+            from headrace.directory.jwt_source import KeySource
+            from headrace.directory.jwt_tokens import JwtTokens
+
+        source = KeySource(config.jwt.jwks, config.jwt.refresh_s, _tell_of_keys)
+        try:
+            source.open()
+        except UnusableKeys as error:
+            raise InvalidKey("jwt.jwks", f"{config.jwt.jwks}: {error}") from None
+        return JwtTokens(source, jwt_settings(config), self.names)
 
     def open_stopped(self) -> Access:
         """Read the directory for a command that does a broker's work while none runs, and return access control that
@@ -206,11 +226,30 @@ async def _leavers(fold: Fold) -> list[tuple[str, str | None]]:
     return list(found)
 
 
+def jwt_settings(config: Config) -> JwtSettings:
+    """Return what a token has to say."""
+    from headrace.directory.jwt_tokens import JwtSettings
+
+    wanted = config.jwt
+    return JwtSettings(
+        wanted.algorithms,
+        wanted.issuer,
+        wanted.audience,
+        wanted.tenant_claim,
+        wanted.user_claim,
+        wanted.acl_claim,
+        wanted.leeway_s,
+        wanted.token_bytes_max,
+    )
+
+
 def check(config: Config) -> None:
     """Open the directory of a configuration as a start would, but make nothing, and change nothing. Raises InvalidKey."""
     with _extra_named():
         from headrace.directory.engine import engine_of, url_of
         from headrace.directory.migrating import Migrator
+    if JWT in config.access.chain:
+        _check_keys(config.jwt.jwks)
     with _named():
         url = url_of(_url(config))
         if url.drivername.startswith("sqlite") and not (file := Path(str(url.database))).exists():
@@ -224,6 +263,20 @@ def check(config: Config) -> None:
                 migrator.prepare(make=False)
         finally:
             engine.dispose()
+
+
+def _check_keys(where: str) -> None:
+    """Check that a file of keys can be used; a URL is asked by a broker alone. Raises InvalidKey."""
+    with _extra_named():
+        from headrace.directory.jwt_keys import UnusableKeys
+        from headrace.directory.jwt_source import KeySource
+    source = KeySource(where, 1, _tell_of_keys)
+    if source.is_url:
+        return
+    try:
+        source.load()
+    except UnusableKeys as error:
+        raise InvalidKey("jwt.jwks", f"{where}: {error}") from None
 
 
 def _url(config: Config) -> str:
@@ -257,3 +310,11 @@ def _tell(error: Exception | None) -> None:
         log.info("the directory is there again")
     else:
         log.error("the directory is away: those who are known go on", error=str(error))
+
+
+def _tell_of_keys(why: str | None) -> None:
+    """Say that the keys of tokens cannot be read, or can again. Runs on the thread that reads them."""
+    if why is None:
+        log.info("the keys of tokens are there again")
+    else:
+        log.error("the keys of tokens cannot be read: those that were there stay", why=why)

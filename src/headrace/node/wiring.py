@@ -155,6 +155,7 @@ def access_settings(config: Config) -> AccessSettings:
         remember_s=access.remember_s,
         patience_s=0.8 * config.limits.connect_timeout_s,
         connects_per_minute=access.connects_per_minute,
+        chain=access.chain,
     )
 
 

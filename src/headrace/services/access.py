@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.core.ports.access import Access, SignIn
-from headrace.core.ports.directory import Directory
+from headrace.core.ports.directory import Directory, Tokens
 from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import Link
 from headrace.core.ports.rights import Rights
@@ -34,14 +34,30 @@ __all__ = ["REFUSALS_PER_S", "REFUSAL_STEP_S", "AccessSettings", "DirectoryAcces
 class DirectoryAccess(Access):
     """Access control by a directory."""
 
-    def __init__(self, directory: Directory, settings: AccessSettings, audit: Audit, loop: Loop) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        settings: AccessSettings,
+        audit: Audit,
+        loop: Loop,
+        tokens: Tokens | None = None,
+    ) -> None:
         super().__init__()
         self._directory = directory
         self._settings = settings
         self.audit = audit
         self.paces = Paces(audit)
         self._permissions = Permissions(directory, audit)
-        self.accounts = Accounts(directory, settings, audit, loop, self.paces, lambda: self.guard)
+        self.accounts = Accounts(
+            directory,
+            settings,
+            audit,
+            loop,
+            self.paces,
+            lambda: self.guard,
+            tokens,
+            self._permissions.came,
+        )
         self.accounts.limit(settings.connects_per_minute)
         self.generation += 1
 
@@ -103,6 +119,8 @@ class DirectoryAccess(Access):
         return self.accounts.authenticate(request)
 
     def left(self, link: Link) -> None:
+        self.accounts.expiring.left(link)
+        self._permissions.left(link)
         self.paces.left(link)
 
     def overdrawn(self, link: Link, rights: Rights) -> None:

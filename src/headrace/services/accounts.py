@@ -13,14 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.core.ports.access import PENDING, Guard, SignIn
-from headrace.core.ports.directory import Account, Directory, Rules
+from headrace.core.ports.directory import Account, Directory, Rules, TokenClaims, Tokens
 from headrace.core.ports.identity import Identity
 from headrace.mqtt import reason_codes as rc
 from headrace.net.gate import BANNED, Allowance
 from headrace.net.remote import source_of
 from headrace.services.audit import Audit
-from headrace.services.pacing import ANONYMOUS, CERTIFICATE, NAME_ONLY, PASSWORD, Known, Paces
+from headrace.services.pacing import ANONYMOUS, CERTIFICATE, JWT, NAME_ONLY, PASSWORD, Known, Paces
 from headrace.services.passwords import REMEMBER_S
+from headrace.services.token_looks import Expiring, TokenLook
 from headrace.services.verifying import Attempt, Loop, Verifying
 from headrace.services.waiting import Asked, Waiting
 
@@ -28,7 +29,11 @@ REFUSAL_STEP_S = 0.25
 REFUSALS_PER_S = 1000  # the others wait for theirs, unless too many do
 ASKED_MAX = 4  # times for one CONNECT: a directory that changes all the time keeps nobody waiting for ever
 _SHORT = 64
-_GUESSES = ("wrong_password", "unknown_user")
+_GUESSES = ("wrong_password", "unknown_user", "wrong_token")
+
+
+def _nobody(*_: object) -> None:
+    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,7 @@ class AccessSettings:
         8.0  # how long a CONNECT waits for the directory, and for a hash, before it is refused
     )
     connects_per_minute: float = 0.0  # of one client id; 0: as often as it likes
+    chain: tuple[str, ...] = (PASSWORD,)  # of what lets in who names itself: PASSWORD, JWT
 
 
 class Asking(Asked):
@@ -60,6 +66,10 @@ class Asking(Asked):
         self.is_asking = False  # within the call of `Directory.find`
         self.found: Identity | int = PENDING
         self.line: str | None = None  # of the password that was verified
+        self.step = 0  # in the chain of what lets clients in
+        self.why = "wrong_token"  # the step before has not let it in
+        self.claims: TokenClaims | None = None  # of the token that was verified
+        self.bearer = ""  # who came with it
 
     def abandoned(self) -> bool:
         return self.request.link.hung_up()
@@ -75,7 +85,8 @@ class Asking(Asked):
 
 
 class Accounts:
-    """Lets clients in. `guard` gives what turns addresses away now, None: nothing does."""
+    """Lets clients in. `guard` gives what turns addresses away now, None: nothing does. `tokens` verifies those of the
+    chain; `came` is told who has come, by tenant, user and client id."""
 
     def __init__(
         self,
@@ -85,6 +96,8 @@ class Accounts:
         loop: Loop,
         paces: Paces,
         guard: Callable[[], Guard | None],
+        tokens: Tokens | None = None,
+        came: Callable[[str, str, str], object] = _nobody,
     ) -> None:
         self._directory = directory
         self._settings = settings
@@ -92,6 +105,9 @@ class Accounts:
         self._loop = loop
         self._paces = paces
         self._guard = guard
+        self._tokens = tokens
+        self._came = came
+        self.expiring = Expiring(loop, audit)
         self.verifying = Verifying(loop, settings.patience_s)
         self.waiting = Waiting(loop, settings.patience_s)
         self._connects: Allowance | None = None
@@ -105,6 +121,9 @@ class Accounts:
     def close(self) -> None:
         self.verifying.close()
         self.waiting.close()
+        self.expiring.close()
+        if self._tokens is not None:
+            self._tokens.close()
 
     def authenticate(self, request: SignIn) -> Identity | int:
         """Let a client in, or refuse it as Mosquitto does: its answer to whatever is wrong is "not authorized", which
@@ -171,10 +190,12 @@ class Accounts:
             return self._refuse(request, user, rc.SERVER_UNAVAILABLE, "unavailable")
         if account.revision < self._directory.revision(asking.tenant):
             return self._ask(asking)
+        if asking.claims is not None:
+            return self._take_bearer(asking, account)
         if asking.line is not None:
             return self._look_again(asking, account)
         if not asking.is_certified and user is not None and account.secrets is not None:
-            return self._ask_for_password(asking, account)
+            return self._ask_in_turn(asking, account)
         if not account.is_open:
             return self._refuse(request, user, rc.NOT_AUTHORIZED, "disabled")
         if asking.is_certified:
@@ -182,6 +203,76 @@ class Accounts:
         if not self._settings.allow_anonymous:
             return self._refuse(request, user, rc.NOT_AUTHORIZED, ANONYMOUS)
         return self._welcome(request, user, Known(ANONYMOUS if user is None else NAME_ONLY), account)
+
+    # What lets clients in, one after the other
+
+    def _ask_in_turn(self, asking: Asking, account: Account) -> Identity | int:
+        """Ask for what is next in the chain and may be what the client has sent. PENDING: it is looked at, or it was
+        nothing, and the refusal leaves in its time."""
+        chain, password = self._settings.chain, asking.request.password or b""
+        while asking.step < len(chain):
+            if chain[asking.step] == PASSWORD:
+                return self._ask_for_password(asking, account)
+            if self._tokens is not None and self._tokens.looks_like(password):
+                return self._ask_for_token(asking, account)
+            asking.step += 1
+        code = self._refuse(asking.request, asking.user, rc.NOT_AUTHORIZED, asking.why)
+        self._refuse_in_time(asking.request, asking.came, code)
+        return PENDING
+
+    def _ask_for_token(self, asking: Asking, account: Account) -> Identity | int:
+        request, tokens = asking.request, self._tokens
+        assert tokens is not None
+        link, look = request.link, TokenLook(tokens, asking.tenant)
+        attempt = Attempt(
+            look,
+            asking.user or "",
+            request.password or b"",
+            asking.source,
+            request.size,
+            lambda right: self._token_verified(asking, account, look, right),
+            link.hung_up,
+            link.abort,
+        )
+        if not self.verifying.submit(attempt):
+            return self._refuse(request, asking.user, rc.SERVER_BUSY, "busy")
+        return PENDING
+
+    def _token_verified(self, asking: Asking, account: Account, look: TokenLook, right: bool | None) -> None:
+        request, user = asking.request, asking.user or ""
+        answer: Identity | int
+        if self._is_banned(request):
+            answer = self._refuse(request, user, rc.BANNED, BANNED)
+        elif right is None:
+            answer = self._refuse(request, user, rc.SERVER_UNAVAILABLE, "unavailable")
+        elif not right:
+            asking.why = look.why
+            asking.step += 1
+            answer = self._ask_in_turn(asking, account)
+        else:
+            asking.claims, asking.bearer = look.claims, user
+            is_old = account.revision < self._directory.revision(asking.tenant)
+            answer = self._ask(asking) if is_old else self._take_bearer(asking, account)
+        if answer != PENDING:
+            request.answer(answer)
+
+    def _take_bearer(self, asking: Asking, account: Account) -> Identity | int:
+        """Let in who has come with a token that is right: as the user that the directory has, or, where it has none, as
+        one of its tenant whom the token alone knows."""
+        request, secrets, claims = asking.request, account.secrets, asking.claims
+        assert claims is not None
+        is_known = asking.user is not None and secrets is not None and secrets.knows(asking.user)
+        if asking.user is not None and not is_known:
+            asking.user = None
+            return self._ask(asking)
+        if not account.is_open:
+            return self._refuse(request, asking.bearer, rc.NOT_AUTHORIZED, "disabled")
+        known = Known(JWT)
+        known.claims = claims
+        answer = self._welcome(request, asking.bearer, known, account)
+        if not isinstance(answer, int):
+            self.expiring.add(request.link, claims.until_s)
+        return answer
 
     # Passwords
 
@@ -219,10 +310,9 @@ class Accounts:
             answer = self._refuse(request, user, rc.SERVER_UNAVAILABLE, "unavailable", is_guess=guessed)
         elif not right or not account.is_open:
             why = "wrong_password" if secrets.knows(user) else "unknown_user"
-            why = "disabled" if right else why
-            code = self._refuse(request, user, rc.NOT_AUTHORIZED, why)
-            self._refuse_in_time(request, asking.came, code)
-            return
+            asking.why = "disabled" if right else why
+            asking.step = len(self._settings.chain) if right else asking.step + 1
+            answer = self._ask_in_turn(asking, account)
         else:
             asking.line = secrets.line(user) or ""
             is_old = account.revision < self._directory.revision(asking.tenant)
@@ -260,6 +350,8 @@ class Accounts:
         if account.limits is not None:
             request.link.worker.quotas.give(identity.tenant, account.limits)
         request.link.grants = known
+        if user is not None:
+            self._came(identity.tenant, user, request.client_id)
         if known.way == PASSWORD:
             self.verifying.was_let_in(user or "", source_of(request.peer))
         self._audit.success("login", known.way, source_of(request.peer), **_signing(request, user))

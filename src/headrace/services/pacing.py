@@ -6,7 +6,7 @@ from functools import partial
 
 from headrace.core.inbound.pace import Budget, Meter, Pace, SharedBudget
 from headrace.core.ports.access import SignIn
-from headrace.core.ports.directory import Grants, Rules
+from headrace.core.ports.directory import Grants, Rules, TokenClaims
 from headrace.core.ports.identity import DEFAULT_TENANT, Identity
 from headrace.core.ports.limits import NO_LIMIT
 from headrace.core.ports.link import Link
@@ -23,6 +23,7 @@ from headrace.services.tenant_uses import TenantUse, TenantUses
 
 _RATES = ("messages_per_s", "user_messages_per_s", "tenant_messages_per_s")
 ANONYMOUS, CERTIFICATE, PASSWORD, NAME_ONLY = "anonymous", "certificate", "password", "name_only"
+JWT = "jwt"
 
 
 class Known:
@@ -30,6 +31,7 @@ class Known:
     that was right, and what it may do until the rules change."""
 
     __slots__ = (
+        "claims",
         "grants",
         "held",
         "line",
@@ -46,6 +48,7 @@ class Known:
     def __init__(self, way: str, line: str | None = None) -> None:
         self.way = way
         self.line = line
+        self.claims: TokenClaims | None = None  # of the token that it came with
         self.held: object = None  # what the directory has to know for as long as it is here
         self.named = True  # it chose its client id; else it got one of ours
         self.rules: Rules | None = None

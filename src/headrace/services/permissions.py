@@ -3,13 +3,16 @@ to look it up: rules are those that the directory knows now."""
 
 from __future__ import annotations
 
-from headrace.core.ports.directory import Directory, Grants, Rules
+from collections import OrderedDict
+
+from headrace.core.ports.directory import Directory, Grants, Rules, TokenClaims
 from headrace.core.ports.link import Link
 from headrace.net.remote import source_of
 from headrace.services.acl import READ, WRITE
 from headrace.services.audit import Audit
-from headrace.services.pacing import known_of, named
+from headrace.services.pacing import Known, known_of, named
 
+TOKENS_MAX = 10_000  # of a tenant, whose wills can be judged by what they have brought
 _SHORT = 64
 
 
@@ -19,6 +22,8 @@ class Permissions:
     def __init__(self, directory: Directory, audit: Audit) -> None:
         self._directory = directory
         self._audit = audit
+        # Of who has gone, by tenant; in each by user and client id, who left last is last.
+        self._tokens: dict[str, OrderedDict[tuple[str, str], TokenClaims]] = {}
 
     def may_publish(self, link: Link, topic: bytes) -> bool:
         rules = self._directory.rules(link.identity.tenant)
@@ -30,17 +35,41 @@ class Permissions:
 
     def may_leave_will(self, tenant: str, user: str | None, client_id: str, topic: bytes) -> bool:
         rules = self._directory.rules(tenant)
-        if rules is None or rules.grants(user, client_id).allows(WRITE, topic):
+        if rules is None or self._left_by(rules, tenant, user, client_id).allows(WRITE, topic):
             return True
         self._note_denied_will(user, client_id, topic)
         return False
 
     def may_retain_will(self, tenant: str, user: str | None, client_id: str, topic: bytes) -> bool:
         rules = self._directory.rules(tenant)
-        if rules is None or rules.grants(user, client_id).may_retain(topic):
+        if rules is None or self._left_by(rules, tenant, user, client_id).may_retain(topic):
             return True
         self._note_denied_will(user, client_id, topic)
         return False
+
+    def came(self, tenant: str, user: str, client_id: str) -> None:
+        """Note that a client is here: what a token has brought that it had before is over."""
+        left = self._tokens.get(tenant)
+        if left is not None:
+            left.pop((user, client_id), None)
+
+    def left(self, link: Link) -> None:
+        """Note that a client has gone: with a token, what that has brought counts for its will."""
+        known, user, tenant = link.grants, link.identity.user, link.identity.tenant
+        if not isinstance(known, Known) or known.claims is None or user is None:
+            return
+        left = self._tokens.setdefault(tenant, OrderedDict())
+        left[user, link.client_id] = known.claims
+        if len(left) > TOKENS_MAX:
+            left.popitem(last=False)
+
+    def _left_by(self, rules: Rules, tenant: str, user: str | None, client_id: str) -> Grants:
+        """Return what a client may that is gone."""
+        left = self._tokens.get(tenant)
+        claims = None if left is None or user is None else left.get((user, client_id))
+        if claims is None or user is None:
+            return rules.grants(user, client_id)
+        return rules.grants_of_token(user, client_id, claims.rules)
 
     def _note_denied_will(self, user: str | None, client_id: str, topic: bytes) -> None:
         more = {"user": user or "", "client": client_id, "topic": topic.decode("utf-8")}
@@ -52,9 +81,14 @@ class Permissions:
 
     def may_device_receive(self, link: Link, client_id: str, topic: bytes) -> bool:
         rules, user = self._directory.rules(link.identity.tenant), link.identity.user
-        return rules is None or (
-            rules.may_be(user, client_id) and rules.grants(user, client_id).allows(READ, topic)
-        )
+        if rules is None:
+            return True
+        claims = known_of(link).claims
+        if claims is None or user is None:
+            grants = rules.grants(user, client_id)
+        else:
+            grants = rules.grants_of_token(user, client_id, claims.rules)
+        return rules.may_be(user, client_id) and grants.allows(READ, topic)
 
     def may_subscribe(self, link: Link, topic_filter: str) -> bool:
         rules = self._directory.rules(link.identity.tenant)
@@ -81,5 +115,10 @@ def _grants(rules: Rules, link: Link) -> Grants:
     """Return the grants of a connection, remembered on the connection until the rules change."""
     known = known_of(link)
     if known.grants is None or known.rules is not rules:
-        known.rules, known.grants = rules, rules.grants(link.identity.user, link.client_id)
+        claims, user = known.claims, link.identity.user
+        if claims is None or user is None:
+            known.rules, known.grants = rules, rules.grants(user, link.client_id)
+        else:
+            found = rules.grants_of_token(user, link.client_id, claims.rules)
+            known.rules, known.grants = rules, found
     return known.grants

@@ -43,6 +43,11 @@ class Rules:
         """Return what a user may do with this client id; None is nobody in particular."""
         raise NotImplementedError
 
+    def grants_of_token(self, user: str, client_id: str, rules: object) -> Grants:
+        """Return what a user may do who has come with a token: nobody may know it but by that. `rules` are those that the
+        token has brought (`TokenClaims`)."""
+        return self.grants(user, client_id)
+
     def may_be(self, user: str | None, client_id: str) -> bool:
         """Return whether a client of the user may have this client id."""
         raise NotImplementedError
@@ -77,6 +82,31 @@ class Secrets:
         """Return whether `verify` has found that the password is not the one that is known of the user, where it could
         not tell whether there is another one by now: that counts as a guess."""
         return False
+
+
+class TokenClaims:
+    """What a token says that was verified: until when it holds, in seconds since 1970, and the rules that it brings, for
+    `Rules.grants_of_token`."""
+
+    def __init__(self, until_s: float, rules: object) -> None:
+        self.until_s = until_s
+        self.rules = rules
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Tokens:
+    """Tokens that clients bring in place of passwords."""
+
+    def looks_like(self, password: bytes) -> bool:
+        """Return whether a password may be a token. On the loop."""
+        raise NotImplementedError
+
+    def verify(self, tenant: str, user: str, token: bytes) -> TokenClaims | str:
+        """Return what a token says, or why it lets this user in nowhere: one word with underscores. On a thread."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of what it holds: nobody asks any more."""
 
 
 class Account:

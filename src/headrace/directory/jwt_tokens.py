@@ -1,0 +1,136 @@
+"""JSON Web Tokens (RFC 7519) in place of passwords: verified by the keys of a JWK Set, and bound to a tenant and a user.
+
+A token says whose it is: its claims have to name the tenant and the user that CONNECT or HELLO names, and until when it
+holds. It may bring rules of its own beside those of the directory. Runs on threads; nothing in it waits for a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import jwt
+
+from headrace.core.ports.directory import TokenClaims, Tokens
+from headrace.directory.entries import ACTIONS, ALLOW, DENY, Rule
+from headrace.directory.errors import InvalidField
+from headrace.directory.jwt_source import KeySource
+from headrace.directory.names import tenant_name, topic_filter
+from headrace.directory.policy import Policy
+from headrace.directory.tenancy import ByPrefix
+
+WRONG: Final = "wrong_token"
+EXPIRED: Final = "expired_token"
+EARLY: Final = "early_token"
+RULES_MAX: Final = 64
+FILTER_BYTES_MAX: Final = 1024
+_BEGINS: Final = b"eyJ"  # {" in base64
+_DOTS: Final = 2
+_BAD: Final = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class JwtSettings:
+    """What a token has to say. `issuer`, `audience` and `acl_claim` empty: none. Sizes in bytes, times in seconds."""
+
+    algorithms: tuple[str, ...] = ("RS256", "ES256", "EdDSA")
+    issuer: str = ""
+    audience: str = ""
+    tenant_claim: str = "tenant"
+    user_claim: str = "sub"
+    acl_claim: str = "acl"
+    leeway_s: int = 5
+    token_bytes_max: int = 8192
+
+
+class JwtTokens(Tokens):
+    """Tokens that are signed with keys of `keys`."""
+
+    def __init__(self, keys: KeySource, settings: JwtSettings, names: ByPrefix) -> None:
+        super().__init__()
+        self._keys = keys
+        self._settings = settings
+        self._names = names
+
+    def looks_like(self, password: bytes) -> bool:
+        return password.startswith(_BEGINS) and password.count(b".") == _DOTS
+
+    def verify(self, tenant: str, user: str, token: bytes) -> TokenClaims | str:
+        settings = self._settings
+        if len(token) > settings.token_bytes_max:
+            return WRONG
+        try:
+            header = jwt.get_unverified_header(token)
+            algorithm, kid = header.get("alg"), header.get("kid", "")
+            if algorithm not in settings.algorithms or not isinstance(kid, str) or "crit" in header:
+                return WRONG
+            claims = self._claims(token, str(algorithm), kid)
+        except jwt.ExpiredSignatureError:
+            return EXPIRED
+        except jwt.ImmatureSignatureError:
+            return EARLY
+        except _BAD:
+            return WRONG
+        return WRONG if claims is None else self._bound(claims, tenant, self._names.user_of(user))
+
+    def close(self) -> None:
+        self._keys.close()
+
+    def _claims(self, token: bytes, algorithm: str, kid: str) -> dict[str, Any] | None:
+        """Return the claims of a token that one of the keys has signed, None if none has. Raises PyJWTError."""
+        settings = self._settings
+        fitting = [
+            one for one in self._keys.keys if algorithm in one.algorithms and (not kid or one.kid == kid)
+        ]
+        if not fitting:
+            self._keys.look_again()
+        for one in fitting:
+            try:
+                found: dict[str, Any] = jwt.decode(
+                    token,
+                    one.key,
+                    algorithms=[algorithm],
+                    audience=settings.audience or None,
+                    issuer=settings.issuer or None,
+                    leeway=settings.leeway_s,
+                    options={"require": ["exp", settings.user_claim, settings.tenant_claim]},
+                )
+            except jwt.InvalidSignatureError:
+                continue
+            return found
+        return None
+
+    def _bound(self, claims: dict[str, Any], tenant: str, user: str) -> TokenClaims | str:
+        """Return what a token says, if it is of this tenant and user."""
+        settings = self._settings
+        if claims[settings.tenant_claim] != tenant or claims[settings.user_claim] != user or not user:
+            return WRONG
+        brought = claims.get(settings.acl_claim) if settings.acl_claim else None
+        try:
+            policy = None if brought is None else Policy(rules_of(tenant, brought))
+        except InvalidField:
+            return WRONG
+        return TokenClaims(float(int(claims["exp"]) + settings.leeway_s), policy)
+
+
+def rules_of(tenant: str, brought: object) -> list[Rule]:
+    """Return the rules of an acl claim: a list of {"allow" or "deny": ACTIONS, "filter": FILTER}, where ACTIONS are as in
+    `headrace acl add`, or a list. Raises InvalidField: who cannot read a rule must not pass over it."""
+    if not isinstance(brought, list) or len(brought) > RULES_MAX:
+        raise InvalidField("acl", f"is a list of {RULES_MAX} rules at most")
+    return [_rule(tenant_name(tenant), at, one) for at, one in enumerate(brought)]
+
+
+def _rule(tenant: str, number: int, one: object) -> Rule:
+    if not isinstance(one, Mapping) or len(one) != 2 or "filter" not in one:
+        raise InvalidField("acl", "a rule is allow or deny, and a filter")
+    effect = ALLOW if ALLOW in one else DENY
+    wanted, filtered = one.get(effect), one["filter"]
+    if isinstance(wanted, str):
+        wanted = list(ACTIONS) if wanted == "all" else wanted.split(",")
+    if not isinstance(wanted, list) or not wanted or not all(name in ACTIONS for name in wanted):
+        raise InvalidField("acl", f"{effect} is some of {', '.join(ACTIONS)}")
+    if not isinstance(filtered, str) or len(filtered.encode("utf-8", "replace")) > FILTER_BYTES_MAX:
+        raise InvalidField("acl", f"a filter is a text of {FILTER_BYTES_MAX} bytes at most")
+    return Rule(tenant, number, effect, tuple(wanted), topic_filter(filtered))
