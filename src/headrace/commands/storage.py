@@ -19,6 +19,7 @@ from headrace.data.backup import backup_shards, holds_shards, restore_shards
 from headrace.data.backup import is_interrupted as is_interrupted_of_shards
 from headrace.data.layout import SHARD_NAME, Layout
 from headrace.journal.backup import backup
+from headrace.journal.errors import UnsupportedFormat
 from headrace.journal.manifest import Manifest
 from headrace.journal.repair import DAMAGED, Repair
 from headrace.journal.restore import MAKING, is_interrupted, restore
@@ -218,6 +219,13 @@ def _described(made: Manifest) -> str:
 def restore_command(directory: Path, data_dir: Path, to_offset: int | None) -> None:
     """Make a data directory, which must be empty or absent, from the backup in DIRECTORY. The epoch rises: offsets
     remembered elsewhere count no more."""
+    try:
+        _restore(directory, data_dir, to_offset)
+    except UnsupportedFormat as error:
+        raise click.BadParameter(str(error), param_hint="DIRECTORY") from None
+
+
+def _restore(directory: Path, data_dir: Path, to_offset: int | None) -> None:
     require_whole(directory, "DIRECTORY")
     of_shards = holds_shards(directory)
     if of_shards and to_offset is not None:

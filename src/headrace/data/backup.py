@@ -21,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from headrace import __version__
 from headrace.data import building
 from headrace.data.building import built
 from headrace.data.layout import NAME as SHARDS
@@ -32,7 +33,7 @@ from headrace.journal.disk import DISK, Disk
 from headrace.journal.errors import CorruptFile, UnsupportedFormat
 from headrace.journal.lock import NAME as LOCK
 from headrace.journal.manifest import NAME as MANIFEST
-from headrace.journal.manifest import Manifest, read_manifest
+from headrace.journal.manifest import Manifest, newer, read_manifest
 from headrace.journal.reader import JournalReader
 from headrace.journal.restore import MAKING, restore
 from headrace.journal.watermark import NAME as WATERMARK
@@ -54,6 +55,7 @@ class ShardsManifest(msgspec.Struct, frozen=True):
     version: int
     shards: list[ShardEnd]
     created_us: int
+    made_by: str = ""
 
 
 def backup_shards(layout: Layout, target: Path, disk: Disk = DISK) -> list[Manifest]:
@@ -97,7 +99,7 @@ def _ends(readers: list[JournalReader], disk: Disk) -> list[int]:
 
 def _finish(target: Path, made: list[Manifest], likeness: Likeness, disk: Disk) -> None:
     shards = [ShardEnd(each.uuid, each.epoch, each.high_watermark) for each in made]
-    text = msgspec.json.encode(ShardsManifest(VERSION, shards, time_ns() // 1000))
+    text = msgspec.json.encode(ShardsManifest(VERSION, shards, time_ns() // 1000, __version__))
     for path in (target / SHARDS, *(target / f"shard-{shard}" / SHARD_NAME for shard in range(len(made)))):
         path.chmod(likeness.file_mode)
     disk.replace(target / MANIFEST, msgspec.json.format(text, indent=1) + b"\n")
@@ -114,9 +116,10 @@ def read_shards_manifest(source: Path) -> ShardsManifest:
     path = source / MANIFEST
     try:
         text = path.read_bytes()
-        version = json.loads(text)["version"]
+        about = json.loads(text)
+        version = about["version"]
         if type(version) is int and version > VERSION:
-            raise UnsupportedFormat(f"{path}: version {version}, this headrace reads up to {VERSION}")
+            raise UnsupportedFormat(newer(path, version, VERSION, about.get("made_by")))
         found = msgspec.json.decode(text, type=ShardsManifest)
     except (OSError, ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
         raise CorruptFile(f"{path}: not a complete backup ({error})") from None

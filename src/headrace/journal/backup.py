@@ -19,6 +19,7 @@ from pathlib import Path
 from time import monotonic, time, time_ns
 from typing import Literal, Self
 
+from headrace import __version__
 from headrace.journal.consumers import DIRECTORY as CONSUMERS
 from headrace.journal.consumers import Alive, ConsumerPosition, is_alive, remove_dead
 from headrace.journal.copying import (
@@ -175,8 +176,9 @@ def _copy_records(
             batches = reader.scan(info.base_offset, last, uuid=uuid, epoch=epoch)
             writer.write(info.base_offset, clipped(hold.watched(batches), info.base_offset, last))
     # Read last: compaction goes on meanwhile, and what it takes moves that offset first.
-    write_watermark(disk, target, uuid, epoch, end, reader.complete_offset())
-    return Manifest(VERSION, uuid, epoch, start, end, time_ns() // 1000, {})
+    version = reader.version
+    write_watermark(disk, target, uuid, epoch, end, reader.complete_offset(), version)
+    return Manifest(VERSION, uuid, epoch, start, end, time_ns() // 1000, {}, __version__, version)
 
 
 def _remove_left_over(data_dir: Path, disk: Disk) -> None:

@@ -131,11 +131,14 @@ def copy_consumers(disk: Disk, source: Path, target: Path) -> None:
             disk.replace(target / CONSUMERS / position.name, position.pack())
 
 
-def write_watermark(disk: Disk, target: Path, uuid: str, epoch: int, end: int, complete_offset: int) -> None:
+def write_watermark(
+    disk: Disk, target: Path, uuid: str, epoch: int, end: int, complete_offset: int, version: int
+) -> None:
     """Write what a copy that ends at `end` says of itself. `complete_offset`: from where the original is complete, which
-    nothing but this says: segments are written anew, and what `reshard` has made never said it."""
+    nothing but this says: segments are written anew, and what `reshard` has made never said it. `version`: that of the
+    original's file, which says what its records may speak of."""
     complete = min(complete_offset, end)
-    state = WatermarkState(UUID(uuid).bytes, epoch, end, end, complete_offset=complete)
+    state = WatermarkState(UUID(uuid).bytes, epoch, end, end, complete_offset=complete, version=version)
     disk.replace(target / WATERMARK, state.pack_page())
 
 

@@ -1,4 +1,7 @@
-"""`manifest.json` of a backup: what it holds, and how large each file is. Without it a backup is not complete."""
+"""`manifest.json` of a backup: what it holds, who made it, how large each file is. Without it a backup is not complete.
+
+Version 1 lacks `made_by` and `format`. Version 2 is that of a backup of several shards (`headrace.data.backup`).
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,20 @@ from pathlib import Path, PurePath
 from uuid import UUID
 from zlib import crc32
 
+from headrace import __version__
 from headrace.journal.errors import CorruptFile, UnsupportedFormat
+from headrace.journal.watermark import STORES_VERSION
 
 NAME = "manifest.json"
-VERSION = 1
+VERSION = 3
+_ADDED = ("made_by", "format")  # by version 3
 _CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a backup holds. `files`: path below the backup -> [size, crc32]."""
+    """What a backup holds. `files`: path below the backup -> [size, crc32]. `made_by`: the headrace that made it, ""
+    where nobody has said so; `format`: the version of the watermark file of its journal."""
 
     version: int
     uuid: str
@@ -26,6 +33,8 @@ class Manifest:
     high_watermark: int
     created_us: int
     files: dict[str, list[int]]
+    made_by: str = ""
+    format: int = 1
 
     def pack(self) -> bytes:
         return json.dumps(asdict(self), indent=1).encode()
@@ -54,30 +63,56 @@ def read_manifest(source: Path) -> Manifest:
     except (ValueError, RecursionError) as error:
         raise CorruptFile(f"{path}: not a complete backup ({error})") from None
     if isinstance(found, dict) and isinstance(found.get("version"), int) and found["version"] > VERSION:
-        raise UnsupportedFormat(f"{path}: version {found['version']}, this headrace reads up to {VERSION}")
+        raise UnsupportedFormat(newer(path, found["version"], VERSION, found.get("made_by")))
     wrong = _wrong(found)
     if wrong:
         raise CorruptFile(f"{path}: not a complete backup ({wrong})")
-    return Manifest(**found)
+    manifest = Manifest(**found)
+    if manifest.format > STORES_VERSION:
+        raise UnsupportedFormat(
+            newer(path, f"journal format {manifest.format}", STORES_VERSION, manifest.made_by)
+        )
+    return manifest
+
+
+def newer(path: Path, found: object, known: int, made_by: object) -> str:
+    """Return what is said of a backup that is newer than this headrace. `made_by`: as the backup says it, if it does."""
+    by = f", made by headrace {made_by}" if isinstance(made_by, str) and made_by else ""
+    what = f"version {found}" if isinstance(found, int) else found
+    return (
+        f"{path}: the backup is newer: {what}{by}; this headrace, {__version__}, reads up to {known}. Restore it with "
+        "the version that made it, or a newer one"
+    )
 
 
 def _wrong(found: object) -> str:
     """Return why this is no manifest; "" if it is one."""
-    names = [field.name for field in fields(Manifest)]
-    if not isinstance(found, dict) or sorted(found) != sorted(names):
+    if not isinstance(found, dict) or found.get("version") not in (1, VERSION):
+        return f"version is {found.get('version')!r}" if isinstance(found, dict) else "it is no object"
+    old = found["version"] == 1
+    names = [field.name for field in fields(Manifest) if not old or field.name not in _ADDED]
+    if sorted(found) != sorted(names):
         return f"it is no object with {', '.join(names)}"
-    for name in names:
-        value = found[name]
-        if name not in ("uuid", "files") and (type(value) is not int or value < 0):
-            return f"{name} is {value!r}"
-    if not _is_uuid(found["uuid"]):
-        return f"uuid is {found['uuid']!r}"
+    wrong = next((name for name in names if not _is_value(name, found[name])), "")
+    if wrong:
+        return f"{wrong} is {found[wrong]!r}"
     if found["start_offset"] > found["high_watermark"]:
         return "it ends before it begins"
-    if not isinstance(found["files"], dict):
-        return "files is no object"
-    wrong = (name for name, entry in found["files"].items() if not _is_entry(name, entry))
-    return next((f"files: {name!r}" for name in wrong), "")
+    entries = found["files"].items()
+    return next((f"files: {name!r}" for name, entry in entries if not _is_entry(name, entry)), "")
+
+
+def _is_value(name: str, value: object) -> bool:
+    """Return whether a field may have this value."""
+    match name:
+        case "uuid":
+            return _is_uuid(value)
+        case "files":
+            return isinstance(value, dict)
+        case "made_by":
+            return isinstance(value, str)
+        case _:
+            return type(value) is int and value >= 0
 
 
 def _is_uuid(value: object) -> bool:

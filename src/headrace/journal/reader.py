@@ -67,6 +67,11 @@ class JournalReader:
     def epoch(self) -> int:
         return self._state().epoch
 
+    @property
+    def version(self) -> int:
+        """Return the version of the watermark file, which says what records may speak of: streams, stores."""
+        return self._state().version
+
     def high_watermark(self) -> int:
         """Return the offset below which every record is durable and may be read."""
         return self._state().high_watermark

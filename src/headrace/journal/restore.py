@@ -16,6 +16,7 @@ import shutil
 from pathlib import Path
 from time import time_ns
 
+from headrace import __version__
 from headrace.journal.consumers import DIRECTORY as CONSUMERS
 from headrace.journal.copying import (
     Likeness,
@@ -121,8 +122,10 @@ def _build(source: Path, made: Path, manifest: Manifest, end: int, kept: list[Pa
     for path in kept:
         copy_file(disk, path, made / DIRECTORY / path.name)
     copy_consumers(disk, source, made)
-    write_watermark(disk, made, manifest.uuid, epoch, end, reader.complete_offset())
-    return Manifest(VERSION, manifest.uuid, epoch, manifest.start_offset, end, time_ns() // 1000, {})
+    version = reader.version
+    write_watermark(disk, made, manifest.uuid, epoch, end, reader.complete_offset(), version)
+    start, now_us = manifest.start_offset, time_ns() // 1000
+    return Manifest(VERSION, manifest.uuid, epoch, start, end, now_us, {}, __version__, version)
 
 
 def _move_up(data_dir: Path, disk: Disk) -> None:

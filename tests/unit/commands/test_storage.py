@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -13,8 +14,12 @@ from click.testing import CliRunner
 
 from broker_process import BrokerExitedError, BrokerProcess, headrace
 from e2e.raw import RawClient, SilenceError
+from headrace import __version__
 from headrace.commands.main import cli
 from headrace.commands.storage import ended_by_signals
+from headrace.data.backup import backup_shards
+from headrace.data.layout import Layout
+from headrace.journal.backup import backup
 from headrace.journal.log import LogSettings, SegmentedLog
 
 pytestmark = pytest.mark.slow
@@ -100,6 +105,31 @@ def test_a_backup_of_a_running_broker_is_restored(tmp_path: Path, broker: Broker
         assert found == list(range(len(found)))
     finally:
         early.end()
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_backup_of_a_newer_version_is_refused_in_words(tmp_path: Path, shards: int) -> None:
+    data, copy, new = tmp_path / "data", tmp_path / "copy", tmp_path / "new"
+    if shards == 1:
+        SegmentedLog.open(data, LogSettings(), lambda _line: None).close()
+        backup(data, copy)
+    else:
+        layout = Layout.make(data, shards)
+        for directory in layout.directories():
+            SegmentedLog.open(directory, LogSettings(), lambda _line: None).close()
+        backup_shards(layout, copy)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    assert manifest["made_by"] == __version__
+    changes: tuple[dict[str, object], ...] = ({"version": 99, "made_by": "9.9.9"}, {"version": 99, "new": 7})
+    for change in changes:
+        (copy / "manifest.json").write_text(json.dumps(manifest | change))
+        said = CliRunner().invoke(cli, ["restore", str(copy), "--data-dir", str(new)])
+        assert said.exit_code == 2
+        assert "DIRECTORY" in said.output
+        assert "the backup is newer: version 99" in said.output
+        assert "Restore it with the version that made it, or a newer one" in said.output
+        assert ("made by headrace 9.9.9" in said.output) == ("made_by" in change)
+        assert not new.exists()
 
 
 def test_a_signal_ends_a_copy_as_an_exception_does_unless_it_is_ignored() -> None:

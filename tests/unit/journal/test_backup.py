@@ -8,6 +8,7 @@ from struct import pack
 
 import pytest
 
+from headrace import __version__
 from headrace.journal.backup import LEASE_S, Hold, backup
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.errors import CorruptBatch, CorruptFile, JournalError, OffsetOutOfRange
@@ -17,7 +18,8 @@ from headrace.journal.manifest import read_manifest
 from headrace.journal.reader import JournalReader
 from headrace.journal.restore import restore
 from headrace.journal.snapshot import SnapshotWriter, positions
-from unit.journal.log_at import Started, opened
+from headrace.journal.watermark import STORES_VERSION, STREAMS_VERSION, VERSION
+from unit.journal.log_at import SMALL, Started, filled, opened
 from unit.journal.test_restore import CountedDisk, killed
 
 
@@ -41,6 +43,24 @@ def numbers(data_dir: Path) -> list[int]:
         return [int.from_bytes(found[at + 5 : at + 9], "little") for at in range(0, len(found), 309)]
     finally:
         log.close()
+
+
+@pytest.mark.parametrize("version", [VERSION, STREAMS_VERSION, STORES_VERSION])
+def test_what_records_may_speak_of_is_said_of_copies_too(tmp_path: Path, version: int) -> None:
+    """An older headrace refuses them, and `reshard` looks for what lies in stores alone."""
+    streams, stores = version == STREAMS_VERSION, version == STORES_VERSION
+    settings = replace(SMALL, streams=streams, stores=stores)
+    filled(tmp_path / "data", [record(1)], settings)
+    made = backup(tmp_path / "data", tmp_path / "copy")
+    assert (made.version, made.made_by, made.format) == (3, __version__, version)
+    assert read_manifest(tmp_path / "copy") == made
+    restored = restore(tmp_path / "copy", tmp_path / "new")
+    assert restored.format == version
+    for name in ("copy", "new"):
+        assert JournalReader(tmp_path / name).version == version
+    log = opened(tmp_path / "new")
+    assert log.version == version
+    log.close()
 
 
 def test_a_running_log_is_backed_up_and_restored(tmp_path: Path) -> None:
