@@ -3,11 +3,14 @@ change at once is changed by one of them. With one worker and with two."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker_process import headrace
 from e2e.administered import STARTED_S, Hub
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")]
@@ -91,3 +94,44 @@ def test_of_two_operators_who_change_one_thing_at_once_one_is_told(hub: Hub) -> 
     assert hub.ask("DELETE", target, "owner", If_Match=tag).status == 412
     assert hub.ask("PATCH", target, "owner", {"state": "active"}, If_Match="7").status == 400
     assert hub.ask("PATCH", target, "owner", {"state": "active"}, If_Match="*").status == 200
+
+
+def test_a_tenant_is_brought_in_by_the_command_and_is_the_same_the_second_time(
+    hub: Hub, tmp_path: Path
+) -> None:
+    """By a pipeline: once for real, then again, and by who is of the tenant."""
+    token = tmp_path / "token"
+    token.write_text(hub.tokens["owner"])
+    at = ["--admin", f"http://127.0.0.1:{hub.broker.admin_port}", "--token-file", str(token)]
+    file = tmp_path / "new.json"
+    rules = [
+        {"effect": "allow", "actions": ["publish"], "filter": "up/%u/#", "kind": "group", "subject": "g"}
+    ]
+    users = [{"name": f"u{n}", "password": f"p{n}", "groups": ["g"]} for n in range(2)]
+    file.write_text(json.dumps({"quotas": {"sessions": 7}, "users": users, "rules": rules}))
+
+    def imported(*more: str) -> Any:
+        done = headrace("tenant", "import", "green", str(file), *more, *at, deadline_s=120)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    assert imported("--dry-run")["users_created"] == ["u0", "u1"]
+    assert hub.ask("GET", "/v1/tenants/green").status == 404
+    done = imported()
+    assert (done["tenant_changes"], done["users_created"], done["rules_added"]) == (
+        ["created", "quotas set"],
+        ["u0", "u1"],
+        1,
+    )
+    again = imported("--prune")
+    assert (again["users_changed"], again["tenant_changes"], again["revision"]) == ([], [], done["revision"])
+    exported = headrace("tenant", "export", "green", "--hashes", *at, deadline_s=120)
+    assert [user["name"] for user in json.loads(exported.stdout)["users"]] == ["u0", "u1"]
+    assert hub.ask("GET", "/v1/export?tenant=green", "viewer").status == 403
+    assert hub.ask("GET", "/v1/export?tenant=green", "tenant-admin of acme").status == 403
+    mine = hub.ask("GET", "/v1/export?tenant=acme", "tenant-admin of acme")
+    assert mine.status == 200
+    assert hub.ask("POST", "/v1/import?tenant=acme", "tenant-admin of acme", mine.content).status == 200
+    changed = mine.content | {"quotas": {"sessions": 1}}
+    assert hub.ask("POST", "/v1/import?tenant=acme", "tenant-admin of acme", changed).status == 403
+    assert "tenant imported" in {one["event"] for one in events(hub, "owner", "green")}

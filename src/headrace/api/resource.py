@@ -55,7 +55,13 @@ _NOT_TAKEN: Final[Mapping[int, HTTPStatus]] = {
     rc.SERVER_BUSY: HTTPStatus.SERVICE_UNAVAILABLE,
 }  # any other: the request is wrong
 _RAW: Final = ":path}"
-_NOT_TOLD: Final = ("body", "who", "came_from", "if_match")  # of what was asked: the body may have a password
+_NOT_TOLD: Final = (
+    "body",
+    "who",
+    "came_from",
+    "if_match",
+    "token_tenant",
+)  # of what was asked: the body may have a password
 _TAG: Final = re.compile(r'[ \t]*"([^"]*)"[ \t]*')
 _FORWARDED: Final = re.compile(r'for="([0-9A-Za-z.:\[\]%]+)"')
 _LOG: Final = logging.getLogger(__name__)
@@ -323,6 +329,7 @@ async def _answer(resource: Resource, answer: Answer, request: Request, body: by
     if grant.tenant and values.get("tenant") != grant.tenant:
         return problem(HTTPStatus.FORBIDDEN, f"this token is for one tenant: tenant={grant.tenant}")
     values["came_from"], values["if_match"] = _asker(request), if_match(request)
+    values["token_tenant"] = grant.tenant
     values["who"] = f"token {grant.number}" if grant.number else f"token file, line {grant.line}"
     if resource.body is not None:
         values["body"] = resource.decoded(body)

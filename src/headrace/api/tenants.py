@@ -191,7 +191,7 @@ def _name(text: str) -> str:
     return text
 
 
-_REFUSALS: Final = {
+REFUSALS: Final = {
     AlreadyThere: HTTPStatus.CONFLICT,
     NotInThatState: HTTPStatus.CONFLICT,
     ChangedMeanwhile: HTTPStatus.CONFLICT,
@@ -200,9 +200,10 @@ _REFUSALS: Final = {
     OutcomeUnknown: HTTPStatus.SERVICE_UNAVAILABLE,
     InvalidField: HTTPStatus.BAD_REQUEST,
 }
-_resource: Final = partial(Resource, refusals=_REFUSALS)
+_resource: Final = partial(Resource, refusals=REFUSALS)
 
-_TENANT: Final = Parameter("tenant", _name, required=True)
+OF_ONE_TENANT: Final = Parameter("tenant", _name, required=True)
+_TENANT: Final = OF_ONE_TENANT
 _USER: Final = (_TENANT, Parameter("user", _name, required=True))
 _IF_REVISION: Final = Parameter("if_revision", _number)
 _ONE: Final = "/v1/tenants/{tenant}"
@@ -342,23 +343,26 @@ OF_DIRECTORY: Final = (
 )
 
 
+def on_a_thread(desk: Desk, of: Callable[[Store, Values], object]) -> Answer:
+    """Return what answers with the directory, on a thread."""
+
+    async def answer(values: Values) -> object:
+        try:
+            return await asyncio.to_thread(desk.administer, lambda store: of(store, values))
+        except ChangedMeanwhile as error:
+            if values.get("if_match") is None:
+                raise
+            raise NoMatch(str(error)) from None
+
+    return answer
+
+
 def of_tenants(desk: Desk) -> dict[Resource, Answer]:
     """Return what answers for the tenants of a directory."""
 
-    def answered(of: Callable[[Store, Values], object]) -> Answer:
-        async def answer(values: Values) -> object:
-            try:
-                return await asyncio.to_thread(desk.administer, lambda store: of(store, values))
-            except ChangedMeanwhile as error:
-                if values.get("if_match") is None:
-                    raise
-                raise NoMatch(str(error)) from None
-
-        return answer
-
     done: Mapping[Resource, Callable[[Store, Values], object]] = {
         TENANTS: lambda store, _: {"rows": [_tenant(one) for one in store.tenants.all()]},
-        CREATE_TENANT: lambda store, of: _tenant(store.tenants.create(_actor(of), of["body"].name)),
+        CREATE_TENANT: lambda store, of: _tenant(store.tenants.create(actor_of(of), of["body"].name)),
         TENANT: lambda store, of: _details(store, of["tenant"]),
         CHANGE_TENANT: _change_tenant,
         DELETE_TENANT: _delete_tenant,
@@ -372,10 +376,10 @@ def of_tenants(desk: Desk) -> dict[Resource, Answer]:
         ADD_RULE: _add_rule,
         REMOVE_RULE: _remove_rule,
     }
-    return {resource: answered(of) for resource, of in done.items()}
+    return {resource: on_a_thread(desk, of) for resource, of in done.items()}
 
 
-def _actor(values: Values) -> Actor:
+def actor_of(values: Values) -> Actor:
     """Return who asks, for the table of changes."""
     return Actor(values["who"], values["came_from"])
 
@@ -396,7 +400,7 @@ def _expected(values: Values) -> int | None:
 
 def _change_tenant(store: Store, values: Values) -> object:
     """Change what of a tenant is given. What is wrong with a later part leaves what came before it changed."""
-    name, body, actor = values["tenant"], values["body"], _actor(values)
+    name, body, actor = values["tenant"], values["body"], actor_of(values)
     expected = _expected(values)
     if body.quotas:
         given = {key: "none" if number is None else str(number) for key, number in body.quotas.items()}
@@ -414,7 +418,7 @@ def _change_tenant(store: Store, values: Values) -> object:
 
 def _replace_quotas(store: Store, values: Values) -> object:
     given = {key: str(number) for key, number in values["body"].quotas.items()}
-    store.tenants.replace_quotas(_actor(values), values["tenant"], given, _expected(values))
+    store.tenants.replace_quotas(actor_of(values), values["tenant"], given, _expected(values))
     return _quotas(store, values["tenant"])
 
 
@@ -431,20 +435,20 @@ def _delete_tenant(store: Store, values: Values) -> None:
             )
         if values.get("if_match") is not None:
             raise ValueError("If-Match: a tenant whose name is given free is of no revision")
-        store.tenants.release(_actor(values), values["tenant"])
+        store.tenants.release(actor_of(values), values["tenant"])
     else:
-        store.tenants.delete(_actor(values), values["tenant"], _expected(values))
+        store.tenants.delete(actor_of(values), values["tenant"], _expected(values))
 
 
 def _create_user(store: Store, values: Values) -> object:
     body, tenant = values["body"], values["tenant"]
-    store.users.create(_actor(values), tenant, body.name, body.password.encode(), body.groups)
+    store.users.create(actor_of(values), tenant, body.name, body.password.encode(), body.groups)
     return _one_user(store, tenant, body.name)
 
 
 def _change_user(store: Store, values: Values) -> object:
     """Change what of a user is given, the password first."""
-    tenant, name, body, actor = values["tenant"], values["user"], values["body"], _actor(values)
+    tenant, name, body, actor = values["tenant"], values["user"], values["body"], actor_of(values)
     expected = _expected(values)
     if body.password:
         store.users.set_password(actor, tenant, name, body.password.encode(), expected)
@@ -456,20 +460,20 @@ def _change_user(store: Store, values: Values) -> object:
 
 
 def _delete_user(store: Store, values: Values) -> None:
-    store.users.delete(_actor(values), values["tenant"], values["user"], _expected(values))
+    store.users.delete(actor_of(values), values["tenant"], values["user"], _expected(values))
 
 
 def _remove_rule(store: Store, values: Values) -> None:
     """Remove a rule, which is never changed: its number is its tag."""
     if values.get("if_match") not in (None, str(values["number"])):
         raise NoMatch(f"rule {values['number']} has another tag: nothing was changed")
-    store.rules.remove(_actor(values), values["tenant"], values["number"])
+    store.rules.remove(actor_of(values), values["tenant"], values["number"])
 
 
 def _add_rule(store: Store, values: Values) -> object:
     body = values["body"]
     wanted = Rule(values["tenant"], 0, body.effect, tuple(body.actions), body.filter, body.kind, body.subject)
-    return _rule(store.rules.add(_actor(values), wanted))
+    return _rule(store.rules.add(actor_of(values), wanted))
 
 
 def _users(store: Store, tenant: str) -> list[Any]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 import click
+import msgspec
 
 from headrace.commands.directory import (
     Where,
@@ -136,6 +139,57 @@ def set_command(name: str, settings: tuple[str, ...], if_revision: int | None, u
         found = store.tenants.set_settings(actor(), name, pairs(settings, "setting"), if_revision)
     for key, value in found.items():
         click.echo(f"{key}={value}")
+
+
+_CSV = click.option(
+    "--csv", "part", type=click.Choice(("users", "rules")), help="CSV of these instead of JSON of everything"
+)
+
+
+@tenant.command("export")
+@click.argument("name")
+@_CSV
+@click.option("--hashes", is_flag=True, help="with the hashes of the passwords: keep the output secret")
+@of_a_directory_or_broker
+@ends_with_its_reader
+def export_command(name: str, part: str | None, hashes: bool, url: Where) -> None:
+    """Print tenant NAME as JSON: state, quotas, settings, users and rules, for `import`."""
+    with opened(url) as store:
+        document = store.documents.export(name, hashes)
+    from headrace.directory.document_files import as_csv, as_json
+
+    click.echo(as_json(document) if part is None else as_csv(document, part), nl=False)
+
+
+@tenant.command("import")
+@click.argument("name")
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+@click.option("--prune", is_flag=True, help="users and rules that are not in FILE are deleted")
+@click.option("--dry-run", is_flag=True, help="say what would be changed, and change nothing")
+@click.option("--csv", "is_table", is_flag=True, help="FILE is CSV, which one called *.csv is in any case")
+@of_a_directory_or_broker
+def import_command(name: str, file: Path, prune: bool, dry_run: bool, is_table: bool, url: Where) -> None:
+    """Have tenant NAME, which is made if it is not there, be as FILE says, as a whole or not at all; - is stdin.
+
+    FILE is JSON as `export` prints it, where what is left out stays as it is, or CSV of users
+    (name,state,groups,hash,password) or of rules (effect,actions,filter,kind,subject). Prints what was changed, as JSON:
+    the second time nothing.
+    """
+    content = sys.stdin.buffer.read() if str(file) == "-" else _content(file)
+    with opened(url, make=not dry_run) as store:
+        from headrace.directory.document_files import is_csv, read_document
+
+        document = read_document(content, str(file), is_table or is_csv(file))
+        done = store.documents.bring_in(actor(), name, document, prune=prune, dry_run=dry_run)
+    click.echo(json.dumps(msgspec.to_builtins(done), ensure_ascii=False))
+
+
+def _content(file: Path) -> bytes:
+    """Return what is in a file. Raises InvalidField."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise InvalidField("FILE", f"{file}: {error.strerror}") from None
 
 
 @click.group()

@@ -6,13 +6,18 @@ Who changes something is known to the broker by the token; what is checked befor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
+
+import msgspec
 
 from headrace.console.admin import AdminClient
 from headrace.directory.entries import Actor, Rule, Tenant, User, quota, setting
 from headrace.directory.errors import InvalidField
 from headrace.directory.names import tenant_name
+
+if TYPE_CHECKING:
+    from headrace.directory.documents import Imported, TenantDocument
 
 Values = Mapping[str, str]
 
@@ -24,6 +29,7 @@ class RemoteStore:
         self.tenants = RemoteTenants(client)
         self.users = RemoteUsers(client)
         self.rules = RemoteRules(client)
+        self.documents = RemoteDocuments(client)
 
     def close(self) -> None:
         """Do nothing: a connection that is kept ends with the command."""
@@ -136,6 +142,43 @@ class RemoteRules:
 
     def remove(self, actor: Actor, tenant: str, number: int) -> None:
         self._client.ask("DELETE", "/v1/rules" + _query(tenant=tenant, number=number))
+
+
+class RemoteDocuments:
+    """Writes tenants out and brings them in, as `directory.documents.Documents`."""
+
+    def __init__(self, client: AdminClient) -> None:
+        self._client = client
+
+    def export(self, tenant: str, hashes: bool = False) -> TenantDocument:
+        found = self._client.get("/v1/export" + _query(tenant=tenant_name(tenant), hashes=_flag(hashes)))
+        document: TenantDocument = msgspec.convert(found, _documents().TenantDocument)
+        return document
+
+    def bring_in(
+        self,
+        actor: Actor,
+        tenant: str,
+        document: TenantDocument,
+        *,
+        prune: bool = False,
+        dry_run: bool = False,
+    ) -> Imported:
+        query = _query(tenant=tenant_name(tenant), prune=_flag(prune), dry_run=_flag(dry_run))
+        found = self._client.ask("POST", "/v1/import" + query, msgspec.to_builtins(document))
+        done: Imported = msgspec.convert(found, _documents().Imported)
+        return done
+
+
+def _documents() -> Any:
+    """Return the types of documents, once they are needed: they come with the extra of the directory."""
+    from headrace.directory import documents
+
+    return documents
+
+
+def _flag(is_set: bool) -> str:
+    return str(is_set).lower()
 
 
 def _path(name: str) -> str:

@@ -36,10 +36,9 @@ class Rules:
     def add(self, actor: Actor, rule: Rule) -> Rule:
         """Add a rule, and return it with its number. Raises InvalidField, NotThere for its tenant, user or group,
         NotInThatState, AlreadyThere."""
-        _check_rule(rule)
+        check_rule(rule)
         with self._database.writing(actor) as writing:
             writing.check_tenant(rule.tenant)
-            _check_subject(writing, rule)
             bits = bits_of(rule.actions)
             same = (
                 RULES.c.tenant == rule.tenant,
@@ -52,7 +51,7 @@ class Rules:
             number = writing.connection.execute(select(RULES.c.number).where(*same)).scalar()
             if number is not None:
                 raise AlreadyThere(f"tenant {rule.tenant} has this rule already: number {number}")
-            return _insert(writing, rule, bits)
+            return add_rule(writing, rule)
 
     def remove(self, actor: Actor, tenant: str, number: int) -> None:
         """Remove a rule by its number. Raises InvalidField, NotThere, NotInThatState."""
@@ -63,21 +62,20 @@ class Rules:
             row = writing.connection.execute(select(RULES).where(*one)).first()
             if row is None:
                 raise NotThere(f"tenant {tenant} has no rule {number}")
-            writing.connection.execute(RULES.delete().where(*one))
-            writing.note("rule removed", tenant, *_about(_rule(row)), **_detail(_rule(row)))
+            remove_rule(writing, _rule(row))
 
     def all(self, tenant: str) -> list[Rule]:
         """Return the rules of a tenant, the oldest first. Raises InvalidField."""
         with self._database.reading() as connection:
-            return _rules(connection, tenant_name(tenant), RULES.c.tenant == tenant)
+            return rules_of(connection, tenant_name(tenant), RULES.c.tenant == tenant)
 
     def shared(self, connection: Connection, tenant: str) -> list[Rule]:
         """Return the rules of a tenant that are about no single user: of the tenant, its groups and its clients."""
-        return _rules(connection, tenant, RULES.c.kind != "user")
+        return rules_of(connection, tenant, RULES.c.kind != "user")
 
     def of_user(self, connection: Connection, tenant: str, user: str) -> list[Rule]:
         """Return the rules that are about one user alone."""
-        return _rules(connection, tenant, and_(RULES.c.kind == "user", RULES.c.subject == user))
+        return rules_of(connection, tenant, and_(RULES.c.kind == "user", RULES.c.subject == user))
 
 
 def bits_of(actions: tuple[str, ...]) -> int:
@@ -85,7 +83,7 @@ def bits_of(actions: tuple[str, ...]) -> int:
     return sum(1 << bit for bit, action in enumerate(ACTIONS) if action in actions)
 
 
-def _check_rule(rule: Rule) -> None:
+def check_rule(rule: Rule) -> None:
     """Check the fields of a rule that is to be added. Raises InvalidField."""
     tenant_name(rule.tenant)
     if rule.effect not in (ALLOW, DENY):
@@ -111,13 +109,22 @@ def _check_subject(writing: Writing, rule: Rule) -> None:
         raise NotThere(f"tenant {rule.tenant} has no {rule.kind} {rule.subject!r}")
 
 
-def _insert(writing: Writing, rule: Rule, bits: int) -> Rule:
+def remove_rule(writing: Writing, rule: Rule) -> None:
+    """Remove a rule that is there."""
+    one = RULES.c.tenant == rule.tenant, RULES.c.number == rule.number
+    writing.connection.execute(RULES.delete().where(*one))
+    writing.note("rule removed", rule.tenant, *_about(rule), **_detail(rule))
+
+
+def add_rule(writing: Writing, rule: Rule) -> Rule:
+    """Add a rule that is not there, and return it with its number. Raises NotThere for its user or group."""
+    _check_subject(writing, rule)
     number = writing.note("rule added", rule.tenant, *_about(rule), **_detail(rule))
     row = {
         "tenant": rule.tenant,
         "number": number,
         "effect": rule.effect,
-        "actions": bits,
+        "actions": bits_of(rule.actions),
         "filter": rule.filter,
         "kind": rule.kind,
         "subject": rule.subject,
@@ -141,7 +148,9 @@ def _detail(rule: Rule) -> dict[str, Any]:
     }
 
 
-def _rules(connection: Connection, tenant: str, which: ColumnElement[bool]) -> list[Rule]:
+def rules_of(connection: Connection, tenant: str, which: ColumnElement[bool] | None = None) -> list[Rule]:
+    """Return rules of a tenant, the oldest first; all of them, or those of a condition."""
+    which = RULES.c.tenant == tenant if which is None else which
     found = select(RULES).where(RULES.c.tenant == tenant, which).order_by(RULES.c.number)
     return [_rule(row) for row in connection.execute(found)]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from headrace.directory.bans import Bans
 from headrace.directory.changes import Changes
+from headrace.directory.documents import Documents
 from headrace.directory.engine import PATIENCE, Patience, check_there, engine_of, make_file, url_of
 from headrace.directory.migrating import Migrator
 from headrace.directory.rules import Rules
@@ -24,6 +25,7 @@ class Store:
         self.tenants = Tenants(database)
         self.users = Users(database)
         self.rules = Rules(database)
+        self.documents = Documents(database)
         self.bans = Bans(database)
         self.tokens = Tokens(database)
         self.changes = Changes(database)

@@ -34,11 +34,7 @@ class Tenants:
                 )
             if found is not None:
                 raise AlreadyThere(f"there is a tenant {name} already")
-            revision = writing.note("tenant created", name)
-            made = Tenant(name, ACTIVE, writing.now_us, revision)
-            row = {"name": name, "state": ACTIVE, "created_us": writing.now_us, "revision": revision}
-            writing.connection.execute(TENANTS.insert().values(row))
-        return made
+            return insert_tenant(writing, name)
 
     def all(self) -> list[Tenant]:
         """Return all tenants, by name."""
@@ -74,7 +70,7 @@ class Tenants:
             _check(writing, name, if_revision)
             for table in OF_TENANTS:
                 writing.connection.execute(table.delete().where(table.c.tenant == name))
-            _note_state(writing, name, DELETING, "tenant deleted")
+            note_state(writing, name, DELETING, "tenant deleted")
 
     def release(self, actor: Actor, name: str) -> None:
         """Give the name of a deleted tenant free, once no broker has anything of it. Raises NotThere, NotInThatState."""
@@ -90,7 +86,7 @@ class Tenants:
     def _set_state(self, actor: Actor, name: str, state: str, what: str, if_revision: int | None) -> None:
         with self._database.writing(actor) as writing:
             _check(writing, name, if_revision)
-            _note_state(writing, name, state, what)
+            note_state(writing, name, state, what)
 
     # What a tenant may
 
@@ -114,8 +110,8 @@ class Tenants:
             new = {key: value for key, value in wanted.items() if there.get(key) != value}
             new |= dict.fromkeys(there.keys() - wanted.keys())
             if new:
-                _put(writing, QUOTAS, name, new)
-                _note_state(writing, name, "", "quotas set", **new)
+                put_values(writing, QUOTAS, name, new)
+                note_state(writing, name, "", "quotas set", **new)
             return quotas_of(writing.connection, name)
 
     def set_settings(
@@ -138,8 +134,8 @@ class Tenants:
         """Set values of a tenant in a table, None takes one away, and return all that it has there."""
         with self._database.writing(actor) as writing:
             _check(writing, name, if_revision)
-            _put(writing, table, name, wanted)
-            _note_state(writing, name, "", what, **wanted)
+            put_values(writing, table, name, wanted)
+            note_state(writing, name, "", what, **wanted)
             return _values(writing.connection, table, name)
 
     def quotas(self, name: str) -> dict[str, int]:
@@ -151,6 +147,14 @@ class Tenants:
         """Return the settings that a tenant has."""
         with self._database.reading() as connection:
             return settings_of(connection, name)
+
+
+def insert_tenant(writing: Writing, name: str) -> Tenant:
+    """Make a tenant that is not there."""
+    revision = writing.note("tenant created", name)
+    row = {"name": name, "state": ACTIVE, "created_us": writing.now_us, "revision": revision}
+    writing.connection.execute(TENANTS.insert().values(row))
+    return Tenant(name, ACTIVE, writing.now_us, revision)
 
 
 def find_tenant(connection: Connection, name: str) -> Tenant | None:
@@ -182,7 +186,7 @@ def _check(writing: Writing, name: str, if_revision: int | None) -> None:
     check_revision(found.revision, if_revision, f"tenant {name}")
 
 
-def _note_state(writing: Writing, name: str, state: str, what: str, **detail: object) -> None:
+def note_state(writing: Writing, name: str, state: str, what: str, **detail: object) -> None:
     """Give a tenant the revision of a change, and with "" the state that it has."""
     changed: dict[str, object] = {"revision": writing.note(what, name, "", **detail)}
     if state:
@@ -190,9 +194,10 @@ def _note_state(writing: Writing, name: str, state: str, what: str, **detail: ob
     writing.connection.execute(TENANTS.update().where(TENANTS.c.name == name).values(changed))
 
 
-def _put(
+def put_values(
     writing: Writing, table: Table, tenant: str, values: Mapping[str, int | None] | Mapping[str, str | None]
 ) -> None:
+    """Set quotas or settings of a tenant; None takes one away."""
     for key, value in values.items():
         writing.connection.execute(table.delete().where(table.c.tenant == tenant, table.c.name == key))
         if value is not None:

@@ -35,9 +35,9 @@ class Users:
             writing.check_tenant(tenant)
             if _row_of(writing.connection, tenant, name) is not None:
                 raise AlreadyThere(f"tenant {tenant} has a user {name!r} already")
-            _insert(writing, tenant, name, found, "user created")
+            insert_user(writing, tenant, name, found, "user created")
             for group in groups:
-                _join(writing, tenant, name, group)
+                join_group(writing, tenant, name, group)
 
     def set_password(
         self, actor: Actor, tenant: str, name: str, password: bytes, if_revision: int | None = None
@@ -63,12 +63,7 @@ class Users:
         _check_names(tenant, name)
         with self._database.writing(actor) as writing:
             _check(writing, tenant, name, if_revision)
-            own = RULES.c.tenant == tenant, RULES.c.kind == "user", RULES.c.subject == name
-            writing.connection.execute(RULES.delete().where(*own))
-            members = MEMBERS.c.tenant == tenant, MEMBERS.c.user == name
-            writing.connection.execute(MEMBERS.delete().where(*members))
-            writing.connection.execute(USERS.delete().where(*_is(tenant, name)))
-            writing.note("user deleted", tenant, name)
+            delete_user(writing, tenant, name)
 
     def import_hashes(
         self, actor: Actor, tenant: str, hashes: Mapping[str, str], replace: bool = False
@@ -85,23 +80,16 @@ class Users:
                 if there and not replace:
                     raise AlreadyThere(f"tenant {tenant} has a user {name!r} already: nothing was imported")
                 if there:  # who was disabled stays so
-                    revision = writing.note("user imported", tenant, name)
-                    values = {"hash": found, "cost": cost_of(found), "revision": revision}
-                    writing.connection.execute(USERS.update().where(*_is(tenant, name)).values(values))
+                    change_user(writing, tenant, name, "user imported", hashed=found)
                 else:
-                    _insert(writing, tenant, name, found, "user imported")
+                    insert_user(writing, tenant, name, found, "user imported")
         return len(hashes)
 
     def all(self, tenant: str) -> list[User]:
         """Return the users of a tenant, by name. Raises InvalidField."""
         tenant_name(tenant)
         with self._database.reading() as connection:
-            groups: dict[str, list[str]] = {}
-            of_tenant = select(MEMBERS.c.user, MEMBERS.c.group).where(MEMBERS.c.tenant == tenant)
-            for user, group in connection.execute(of_tenant.order_by(MEMBERS.c.group)):
-                groups.setdefault(user, []).append(group)
-            rows = connection.execute(select(USERS).where(USERS.c.tenant == tenant).order_by(USERS.c.name))
-            return [_user(row, tuple(groups.get(row.name, ()))) for row in rows]
+            return users_of(connection, tenant)
 
     def find(self, connection: Connection, tenant: str, name: str) -> User | None:
         """Return a user with its groups; None if there is none."""
@@ -125,7 +113,7 @@ class Users:
         group_name(group)
         with self._database.writing(actor) as writing:
             _check(writing, tenant, name, None)
-            _join(writing, tenant, name, group)
+            join_group(writing, tenant, name, group)
 
     def leave(self, actor: Actor, tenant: str, name: str, group: str) -> None:
         """Have a user be of a group no more. Raises InvalidField, NotThere."""
@@ -133,9 +121,8 @@ class Users:
         group_name(group)
         with self._database.writing(actor) as writing:
             _check(writing, tenant, name, None)
-            if not _leave(writing, tenant, name, group):
+            if not leave_group(writing, tenant, name, group):
                 raise NotThere(f"user {tenant}/{name} is not of the group {group!r}")
-            _touch(writing, tenant, name, writing.note("group left", tenant, name, group=group))
 
     def _change(
         self,
@@ -176,7 +163,40 @@ def _check(writing: Writing, tenant: str, name: str, if_revision: int | None) ->
     check_revision(row.revision, if_revision, f"user {tenant}/{name}")
 
 
-def _insert(writing: Writing, tenant: str, name: str, found: str, what: str) -> None:
+def users_of(connection: Connection, tenant: str) -> list[User]:
+    """Return the users of a tenant, by name."""
+    groups: dict[str, list[str]] = {}
+    of_tenant = select(MEMBERS.c.user, MEMBERS.c.group).where(MEMBERS.c.tenant == tenant)
+    for user, group in connection.execute(of_tenant.order_by(MEMBERS.c.group)):
+        groups.setdefault(user, []).append(group)
+    rows = connection.execute(select(USERS).where(USERS.c.tenant == tenant).order_by(USERS.c.name))
+    return [_user(row, tuple(groups.get(row.name, ()))) for row in rows]
+
+
+def delete_user(writing: Writing, tenant: str, name: str) -> None:
+    """Delete a user, with its rules and memberships."""
+    own = RULES.c.tenant == tenant, RULES.c.kind == "user", RULES.c.subject == name
+    writing.connection.execute(RULES.delete().where(*own))
+    members = MEMBERS.c.tenant == tenant, MEMBERS.c.user == name
+    writing.connection.execute(MEMBERS.delete().where(*members))
+    writing.connection.execute(USERS.delete().where(*_is(tenant, name)))
+    writing.note("user deleted", tenant, name)
+
+
+def change_user(
+    writing: Writing, tenant: str, name: str, what: str, hashed: str = "", disabled: bool | None = None
+) -> None:
+    """Give a user that is there another hash, or have it disabled or not."""
+    values: dict[str, Any] = {"revision": writing.note(what, tenant, name)}
+    if hashed:
+        values |= {"hash": hashed, "cost": cost_of(hashed)}
+    if disabled is not None:
+        values["disabled"] = int(disabled)
+    writing.connection.execute(USERS.update().where(*_is(tenant, name)).values(values))
+
+
+def insert_user(writing: Writing, tenant: str, name: str, found: str, what: str) -> None:
+    """Make a user that is not there, with this hash."""
     revision = writing.note(what, tenant, name)
     row = {
         "tenant": tenant,
@@ -190,17 +210,30 @@ def _insert(writing: Writing, tenant: str, name: str, found: str, what: str) -> 
     writing.connection.execute(USERS.insert().values(row))
 
 
-def _join(writing: Writing, tenant: str, name: str, group: str) -> None:
+def join_group(writing: Writing, tenant: str, name: str, group: str) -> None:
     """Write a membership, and the group if it is not there."""
     revision = writing.note("group joined", tenant, name, group=group)
-    known = GROUPS.c.tenant == tenant, GROUPS.c.name == group
-    if writing.connection.execute(select(GROUPS.c.name).where(*known)).first() is None:
-        row = {"tenant": tenant, "name": group, "revision": revision}
-        writing.connection.execute(GROUPS.insert().values(row))
+    ensure_group(writing, tenant, group)
     _leave(writing, tenant, name, group)  # one that is there already is of this revision now
     row = {"tenant": tenant, "user": name, "group": group, "revision": revision}
     writing.connection.execute(MEMBERS.insert().values(row))
     _touch(writing, tenant, name, revision)
+
+
+def ensure_group(writing: Writing, tenant: str, group: str) -> None:
+    """Write a group if it is not there; it is of the revision of the latest change."""
+    known = GROUPS.c.tenant == tenant, GROUPS.c.name == group
+    if writing.connection.execute(select(GROUPS.c.name).where(*known)).first() is None:
+        row = {"tenant": tenant, "name": group, "revision": writing.revision}
+        writing.connection.execute(GROUPS.insert().values(row))
+
+
+def leave_group(writing: Writing, tenant: str, name: str, group: str) -> bool:
+    """Have a user be of a group no more, and return whether it was."""
+    if not _leave(writing, tenant, name, group):
+        return False
+    _touch(writing, tenant, name, writing.note("group left", tenant, name, group=group))
+    return True
 
 
 def _leave(writing: Writing, tenant: str, name: str, group: str) -> bool:

@@ -179,10 +179,11 @@ def site(
     }
     resources = [*RESOURCES]
     if parts.desk is not None:
+        from headrace.api.documents import OF_DOCUMENTS, of_documents
         from headrace.api.tenants import OF_DIRECTORY, of_tenants
 
-        answers |= of_tenants(parts.desk)
-        resources += OF_DIRECTORY
+        answers |= of_tenants(parts.desk) | of_documents(parts.desk)
+        resources += (*OF_DIRECTORY, *OF_DOCUMENTS)
     if parts.configured is not None:
         answers |= of_configuration(parts.configured)
     routes: list[BaseRoute] = [

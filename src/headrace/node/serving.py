@@ -288,9 +288,10 @@ class SupervisedNode:
         overview = Overview(self._runtime.path, self._members, layout.shards)
         more: Sequence[Resource] = ()
         if config.tenants.enabled:
+            from headrace.api.documents import OF_DOCUMENTS
             from headrace.api.tenants import OF_DIRECTORY
 
-            more = OF_DIRECTORY
+            more = (*OF_DIRECTORY, *OF_DOCUMENTS)
         supervisor = self._supervisor
         app = overview.site(
             layout.directories(),

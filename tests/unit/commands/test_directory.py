@@ -205,3 +205,31 @@ def test_the_reference_has_every_command_and_option() -> None:
             assert f"`headrace {name} {word}" in lines or f"`{word}" in lines, f"{name} {word}"
             options = [option for found in command.params for option in found.opts if option.startswith("--")]
             assert [option for option in options if f"{option}" not in page] == [], f"{name} {word}"
+
+
+def test_a_tenant_goes_out_as_a_file_and_comes_in_elsewhere(typed: Typed, tmp_path: Path) -> None:
+    typed("tenant", "create", "acme")
+    typed("user", "create", "acme/gw", "--password-file", "-", "--group", "g", given="s3cret\n")
+    typed("acl", "add", "acme", "--allow", "publish", "up/#", "--group", "g")
+    file = tmp_path / "acme.json"
+    file.write_text(typed("tenant", "export", "acme", "--hashes"))
+    assert '"hash"' not in typed("tenant", "export", "acme")
+    other = Typed(f"sqlite:///{tmp_path}/other.sqlite")
+    done = json.loads(other("tenant", "import", "acme", str(file)))
+    assert (done["tenant_changes"], done["users_created"], done["rules_added"]) == (["created"], ["gw"], 1)
+    assert json.loads(other("tenant", "import", "acme", "-", given=file.read_text()))["users_changed"] == []
+    assert other("tenant", "export", "acme", "--hashes") == file.read_text()
+    assert typed("tenant", "export", "acme", "--csv", "users") == "name,state,groups,hash\ngw,active,g,\n"
+    table = tmp_path / "users.csv"
+    table.write_text("name,password,groups\nann,pw,g;h\n")
+    planned = json.loads(other("tenant", "import", "acme", str(table), "--prune", "--dry-run"))
+    assert (planned["users_created"], planned["users_deleted"], planned["is_dry_run"]) == (
+        ["ann"],
+        ["gw"],
+        True,
+    )
+    json.loads(other("tenant", "import", "acme", str(table), "--prune"))
+    assert other("tenant", "export", "acme", "--csv", "users") == "name,state,groups,hash\nann,active,g;h,\n"
+    table.write_text("name,password\nann\n")
+    assert "line 2" in other.error("tenant", "import", "acme", str(table))
+    assert "FILE" in other.error("tenant", "import", "acme", str(tmp_path / "none.json"))
