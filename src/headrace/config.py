@@ -450,6 +450,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ""  # tcp://HOST:PORT: the nodes of the cluster share its shards, and reach this one there
     )
     peer_advertise: str = ""  # HOST:PORT where they do if that is not the address it listens on
+    # Mutual TLS between nodes: their authority, and the certificate of this node, in which its name stands.
+    peer_ca: str = ""
+    peer_certificate: str = ""
+    peer_key: str = ""
     listeners: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("tcp://127.0.0.1:1883",)
     admin: str = ""
     admin_names: tuple[str, ...] = ()  # Host names that a loopback `admin` answers to beside localhost
@@ -901,7 +905,7 @@ OF_EVERY_JOURNAL = ("snapshot_interval_bytes", "snapshot_interval_s")  # on disk
 
 def _wrong_cluster(config: Config) -> Iterator[InvalidKey]:
     if not config.cluster:
-        for key in ("node", "peer_listen", "peer_advertise"):
+        for key in ("node", "peer_listen", "peer_advertise", *PEER_TLS):
             if getattr(config, key):
                 yield InvalidKey(key, "is of a node of a cluster, and there is no `cluster`")
         return
@@ -930,9 +934,15 @@ def _wrong_cluster(config: Config) -> Iterator[InvalidKey]:
         yield InvalidKey("limits.packet_bytes_max", most)
 
 
+PEER_TLS = ("peer_ca", "peer_certificate", "peer_key")
+
+
 def _wrong_peers(config: Config) -> Iterator[InvalidKey]:
-    """Yield what is wrong with the address that other nodes reach this one by: links between nodes are not encrypted as
-    yet, so all nodes are on one machine."""
+    """Yield what is wrong with the address that other nodes reach this one by, and with its certificate, without which
+    all nodes are on one machine."""
+    missing = [key for key in PEER_TLS if not getattr(config, key)]
+    if 0 < len(missing) < len(PEER_TLS):
+        yield InvalidKey(missing[0], f"mutual TLS between nodes needs all of {', '.join(PEER_TLS)}")
     try:
         found = []
         if config.peer_advertise:
@@ -945,11 +955,12 @@ def _wrong_peers(config: Config) -> Iterator[InvalidKey]:
         yield error
         return
     for key, place in found:
-        if not place.loopback:
+        if not place.loopback and missing:
             yield InvalidKey(
-                key,
-                f"{place.host} is reached by other machines, and links between nodes are not encrypted as yet",
+                key, f"{place.host} is reached by other machines: that needs {', '.join(PEER_TLS)}"
             )
+        elif key == "peer_listen" and place.host in ("0.0.0.0", "::") and not config.peer_advertise:  # noqa: S104
+            yield InvalidKey("peer_advertise", f"{place.host} is no address that other nodes can dial")
 
 
 def _wrong_tenants(config: Config) -> Iterator[InvalidKey]:

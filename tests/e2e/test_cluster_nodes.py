@@ -30,10 +30,12 @@ def nodes(cluster: str, tmp_path: Path) -> Iterator[Nodes]:
     """Makes nodes of the cluster: `nodes("n0")`."""
     made: list[BrokerProcess] = []
 
-    def make(node: str, *extra: str, folder: str = "") -> BrokerProcess:
+    def make(
+        node: str, *extra: str, folder: str = "", settings: dict[str, object] | None = None
+    ) -> BrokerProcess:
         peer = ["--peer-listen", f"tcp://127.0.0.1:{free_port()}"]
         arguments = ["--cluster", cluster, "--node", node, *(extra or peer)]
-        made.append(make_broker(tmp_path / (folder or node), None, arguments))
+        made.append(make_broker(tmp_path / (folder or node), settings, arguments))
         return made[-1]
 
     yield make
@@ -248,3 +250,38 @@ def test_a_name_whose_node_was_killed_is_free_again(nodes: Nodes, presences: Pre
     presences.wait_for(n0=4)
     first.crash()
     assert drained(first, CLIENTS[1], 8) == list(range(8))
+
+
+def certificates(folder: Path, *names: str) -> Path:
+    options = [word for name in names for word in ("--node", name)]
+    made = headrace("cluster", "certs", str(folder), *options, deadline_s=WITHIN_S)
+    assert made.returncode == 0, made.stderr
+    return folder
+
+
+def of(folder: Path, name: str) -> dict[str, object]:
+    files = {"peer_ca": "ca.pem", "peer_certificate": f"{name}.pem", "peer_key": f"{name}.key"}
+    return {key: folder / file for key, file in files.items()}
+
+
+def test_nodes_with_certificates_are_linked_and_others_are_not(
+    nodes: Nodes, presences: Presences, tmp_path: Path
+) -> None:
+    ours = certificates(tmp_path / "ours", "n0", "n1", "n2")
+    foreign = certificates(tmp_path / "foreign", "n3")
+    first = nodes("n0", settings=of(ours, "n0")).start(WITHIN_S)
+    second = nodes("n1", settings=of(ours, "n1")).start(WITHIN_S)
+    presences.wait_for(n0=2, n1=2)
+    subscribed(first)
+    published(second, 0, 20)
+    for client in CLIENTS:
+        assert drained(second, client, 20) == list(range(20))
+    stranger = nodes("n3", settings=of(foreign, "n3"))
+    stranger.spawn()
+    stranger.wait_for_line("cannot be linked: .*certificate verify failed", WITHIN_S)
+    imposter = nodes("n4", settings=of(ours, "n2"))
+    imposter.spawn()
+    first.wait_for_line("its certificate is of n2, not of n4", WITHIN_S)
+    for broker in (first, second):
+        assert "linked to node n3" not in broker.stderr
+        assert "linked to node n4" not in broker.stderr

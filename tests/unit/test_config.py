@@ -516,10 +516,14 @@ def test_what_is_no_start_and_no_filter_is_refused(assignment: str) -> None:
         (["peer_listen=tcp://127.0.0.1:7000", "peer_advertise=10.0.0.1:7000"], "peer_advertise"),
         (["peer_listen=tcp://127.0.0.1:7000", "peer_advertise=7000"], "peer_advertise"),
         (["peer_advertise=127.0.0.1:7000"], "peer_advertise"),
+        (["peer_listen=tcp://127.0.0.1:7000", "peer_ca=a", "peer_key=b"], "peer_certificate"),
+        (["peer_listen=tcp://0.0.0.0:1", "peer_ca=a", "peer_certificate=b", "peer_key=c"], "peer_advertise"),
         (["peer_listen=tcp://127.0.0.1:7000", "cluster="], "peer_listen"),
     ],
 )
-def test_nodes_reach_each_other_on_loopback_alone(sets: list[str], key: str) -> None:
+def test_nodes_reach_each_other_on_loopback_alone_unless_they_have_certificates(
+    sets: list[str], key: str
+) -> None:
     with pytest.raises(InvalidKey) as error:
         load(None, ["cluster=kafka://127.0.0.1:9092/fleet", *sets])
     assert error.value.key == key

@@ -59,6 +59,7 @@ TESTED_TOGETHER = {
         "headrace/storage/kafka/snapshot_place.py",
         "headrace/storage/kafka/snapshot_topic.py",
     ],
+    "tests/unit/commands/test_cluster_certs.py": ["headrace/peers/peer_tls.py"],
     "tests/e2e/test_cluster_nodes.py": [
         "headrace/peers/cluster_peers.py",
         "headrace/storage/kafka/enrolment.py",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.commands.cluster_certs import certs
 from headrace.commands.storage import ends_with_its_reader
 from headrace.data.layout import SHARDS_MAX
 from headrace.storage.kafka.cluster_state import ClusterState, Replication
@@ -25,7 +26,7 @@ REPLICAS_MAX = 32767  # as Kafka's protocol has it
 
 @click.group("cluster")
 def cluster() -> None:
-    """Make the topics of a cluster in Kafka, and look at them."""
+    """Make the topics of a cluster in Kafka, look at them, and make certificates for its nodes."""
 
 
 @cluster.command("create")
@@ -105,6 +106,9 @@ def lines(name: str, state: ClusterState, found: Presence) -> list[str]:
             f"shard {shard.shard}: {owner}{leader}, {in_sync} of {replicas} in sync, offsets {shard.start} to {shard.end}"
         )
     return [*said, *(f"problem: {problem}" for problem in state.problems)]
+
+
+cluster.add_command(certs)
 
 
 def _place(url: str, named: str) -> ClusterUrl:

@@ -228,6 +228,7 @@ class Node:
                 self.worker,
                 self._loop,
                 self._report,
+                sharing.tls,
             )
         peers = Peers(self.place, self.owners, self.worker, self._loop, self._report)
         peers.linked = self._name_shards_of

@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from headrace.config import Config, host_and_port, show
+from headrace.config import PEER_TLS, Config, host_and_port, show
+from headrace.naming import keys_named
 from headrace.node.holdings import Holdings
 from headrace.peers.cluster_handover import ClusterHandOver
 from headrace.peers.cluster_peers import Address, ClusterPeers
+from headrace.peers.peer_tls import PeerTls
 from headrace.workers.owners import NOBODY, Owners
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class Sharing:
         from headrace.storage.kafka.claims import Claims
 
         self.listening = listening
+        self.tls = peer_tls(config)
         self.lost: dict[int, str] = {}
         self.is_over = False
         self._log = log
@@ -277,6 +280,7 @@ OF_ONE_NODE: Final = (
     "node",
     "peer_listen",
     "peer_advertise",
+    *PEER_TLS,
 )
 
 
@@ -285,6 +289,14 @@ def digest_of(config: Config) -> str:
     own = {key: getattr(Config(), key) for key in OF_ONE_NODE}
     text = show(msgspec.structs.replace(config, **own))
     return blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def peer_tls(config: Config) -> PeerTls | None:
+    """Return the contexts of links to other nodes; None: they are not encrypted. Raises UnusableCertificate."""
+    if not config.peer_certificate:
+        return None
+    with keys_named(config, "peer_certificate"):
+        return PeerTls.load(config.peer_ca, config.peer_certificate, config.peer_key)
 
 
 def advertised(config: Config, listening: socket.socket) -> str:

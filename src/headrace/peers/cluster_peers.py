@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable, Mapping
 from typing import Final, cast
 
@@ -17,6 +18,7 @@ from headrace.core.shards.neighbours import NOT_BEGUN
 from headrace.core.worker import Worker
 from headrace.peers.peer_frames import BrokenLink, Greeting
 from headrace.peers.peer_link import PeerLink
+from headrace.peers.peer_tls import PeerTls, names_of
 from headrace.peers.peers import NODE_BYTES, STRANGERS_MAX, Peers
 from headrace.peers.wires import LinkWire
 from headrace.workers.owners import Owners
@@ -40,9 +42,11 @@ class ClusterPeers(Peers):
         worker: Worker,
         loop: asyncio.AbstractEventLoop,
         report: Callable[[str], None],
+        tls: PeerTls | None = None,
     ) -> None:
         """Begin as the node of this run. `cluster`: 16 bytes that all nodes of the cluster have and no others;
-        `listening`: the bound socket that the others dial, which is closed at the stop."""
+        `listening`: the bound socket that the others dial, which is closed at the stop; `tls` None: links are not
+        encrypted."""
         place = Place.alone(owners.shards, cluster.hex())
         super().__init__(place, owners, worker, loop, report)
         assert len(cluster) == NODE_BYTES, "as a greeting has it"
@@ -50,6 +54,9 @@ class ClusterPeers(Peers):
         self.names: dict[int, str] = {}
         self._addresses: dict[int, Address] = {}
         self._listening = listening
+        self._tls = tls
+        self._certified: dict[PeerLink, list[str]] = {}  # names in certificates, until they are compared
+        self._failures: dict[int, str] = {}  # why nodes that were dialled were not linked, as it was told
         self._longest_s = LONGEST_S
         self._greeting = Greeting(0, 0, owners.shards, run, cluster)
 
@@ -91,7 +98,8 @@ class ClusterPeers(Peers):
     # Listening and dialling
 
     async def _reach_others(self) -> None:
-        self._server = await self._loop.create_server(self._accepted, sock=self._listening)
+        context = None if self._tls is None else self._tls.server
+        self._server = await self._loop.create_server(self._accepted, sock=self._listening, ssl=context)
         self._dial_the_earlier()
 
     async def keep(self) -> None:
@@ -102,11 +110,24 @@ class ClusterPeers(Peers):
 
     async def _connect_to(self, other: int, link: PeerLink) -> None:
         host, port = self._addresses[other]
-        making = self._loop.create_connection(lambda: cast("asyncio.Protocol", link), host, port)
+        context = None if self._tls is None else self._tls.client
+        name = None if self._tls is None else self.names[other]
+        making = self._loop.create_connection(
+            lambda: cast("asyncio.Protocol", link), host, port, ssl=context, server_hostname=name
+        )
         try:
             await asyncio.wait_for(making, CONNECT_S)
         except TimeoutError:
             raise OSError(f"no answer of {host}:{port}") from None
+        except ssl.SSLError as error:
+            self._tell_failure(other, str(error))
+            raise
+
+    def _tell_failure(self, run: int, why: str) -> None:
+        """Tell once why a node that was dialled was not linked: it is dialled for ever."""
+        if self._failures.get(run) != why:
+            self._failures[run] = why
+            self._report(f"{self._named(run)} cannot be linked: {why}")
 
     def _named(self, peer: int) -> str:
         return f"node {self.names.get(peer, 'of start ' + str(peer))}"
@@ -116,6 +137,8 @@ class ClusterPeers(Peers):
     def admit(self, link: PeerLink, transport: asyncio.Transport) -> None:
         if len(self._strangers) > STRANGERS_MAX:
             raise BrokenLink("greeting", "too many connections have not said who they are")
+        if self._tls is not None:
+            self._certified[link] = names_of(transport)
 
     def check(self, link: PeerLink, theirs: Greeting) -> int:
         """Check who is at the other side; return its run. Raises BrokenLink."""
@@ -125,7 +148,34 @@ class ClusterPeers(Peers):
         expected = theirs.run == link.dialled if link.dialled >= 0 else theirs.run > self.run
         if not expected:
             raise BrokenLink("worker", f"the node of start {theirs.run} does not belong there")
+        if self._tls is not None:
+            self._check_name(link, theirs.run)
         return theirs.run
+
+    def _check_name(self, link: PeerLink, run: int) -> None:
+        """Check that a node's certificate has its name. Of one that was not read of yet nobody knows it: it comes again.
+        Raises BrokenLink."""
+        name = self.names.get(run)
+        if name is None:
+            raise BrokenLink("replaced", "")
+        certified = [one.lower() for one in self._certified.get(link, ())]
+        if name.lower() not in certified:
+            raise BrokenLink(
+                "user", f"its certificate is of {', '.join(certified) or 'nobody'}, not of {name}"
+            )
+
+    def opened(self, link: PeerLink) -> None:
+        """Begin to use a link; it replaces one that there is to the same node."""
+        self._certified.pop(link, None)
+        self._failures.pop(link.peer, None)
+        super().opened(link)
+
+    def ended(self, link: PeerLink, reason: str, why: str) -> None:
+        """Forget a link."""
+        self._certified.pop(link, None)
+        if link.dialled >= 0 and link.peer < 0 and why:
+            self._tell_failure(link.dialled, why)
+        super().ended(link, reason, why)
 
     def follow(self, link: PeerLink, number: int, follower: int, source: int) -> LinkWire | None:
         """Return our side of a wire on which a shard of another node follows one of ours. Who owns the follower is for
