@@ -27,6 +27,9 @@ from headrace.errors import HeadraceError
 from headrace.mqtt.properties import Properties, read_properties
 
 OURS: Final = ("headrace.", "mqtt.")  # no user property has a name that begins so
+PROPERTIES_MAX: Final = (
+    16 << 10
+)  # bytes; of a message with more they are in the entry alone, and no loop is held up
 _SERIAL: Final = "headrace.serial"
 _INCARNATION: Final = "headrace.incarnation"
 _GENERATION: Final = "headrace.generation"
@@ -130,7 +133,7 @@ def _bytes(text: str) -> bytes:
 
 def _properties(message: Message) -> Properties | None:
     """Return the properties of a message, None if it has none."""
-    if not message.properties:
+    if not message.properties or len(message.properties) > PROPERTIES_MAX:
         return None
     area = BytesWriter()
     varint_into(area, len(message.properties))

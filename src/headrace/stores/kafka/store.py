@@ -68,9 +68,10 @@ Job = Callable[["Topic"], Coroutine[Any, Any, None]]
 class RefusedTopic(Exception):
     """A topic that must not be put into. `fault` is a word for the metrics."""
 
-    def __init__(self, fault: str, why: str) -> None:
+    def __init__(self, fault: str, why: str, of: str) -> None:
         super().__init__(why)
         self.fault = fault
+        self.of = of  # what it is true of: a topic, or a tenant
 
 
 class KafkaCounters:
@@ -184,14 +185,17 @@ class KafkaStore(QueueStore):
         size = sum(map(len, entries))
         self._bytes += size
 
-        def answer(outcome: int) -> None:
+        async def job(topic: Topic) -> None:
+            outcome = await self._put(topic, name, first, entries, begins)
+            answered(outcome)
+
+        def answered(outcome: int) -> None:
+            nonlocal size
             self._bytes -= size
+            size = 0  # also where whoever is told raises, and is told again that it has failed
             listener.took(number, outcome, self._primary if outcome == DONE else None)
 
-        async def job(topic: Topic) -> None:
-            answer(await self._put(topic, name, first, entries, begins))
-
-        self._do(name, job, answer)
+        self._do(name, job, answered)
 
     def look(self, number: int, name: QueueName) -> None:
         listener = self._listener()
@@ -304,7 +308,7 @@ class KafkaStore(QueueStore):
                 await asyncio.wait_for(job(topic), JOB_S)
             except RefusedTopic as error:
                 self.counters.note(error.fault)
-                self._refused[topic.name] = str(error)
+                self._refused[error.of] = str(error)
                 failed(REFUSED)
             except (KafkaException, TimeoutError, OSError) as error:
                 topic.is_known = False
@@ -340,7 +344,7 @@ class KafkaStore(QueueStore):
         topic_id, partitions = described
         if partitions != 1:
             why = f"topic {topic.name} has {partitions} partitions, and a queue is one: delete it"
-            raise RefusedTopic("foreign_topic", why)
+            raise RefusedTopic("foreign_topic", why, topic.name)
         start, end = await self._admin.ends(topic.name)
         log = topic.log
         if log is not None and (log.topic_id != topic_id or end < log.end):
@@ -355,7 +359,7 @@ class KafkaStore(QueueStore):
                 log.note(found.key, found.serial, found.offset)
         if log.is_foreign:
             why = f"topic {topic.name} has records that are not headrace's: delete it, or name another prefix"
-            raise RefusedTopic("foreign_topic", why)
+            raise RefusedTopic("foreign_topic", why, topic.name)
         self._refused.pop(topic.name, None)
         topic.is_known = True
         return log
@@ -423,9 +427,9 @@ class KafkaStore(QueueStore):
         of = tenant if self._tenants else ""
         if self._counts.get(of, 0) >= self._address.topics_max:
             most = f"{self._address.topics_max} topics" + (f" of tenant {tenant}" if of else "")
-            raise RefusedTopic(
-                "topics_max", f"there are {most} already (option topics): the journal keeps more"
-            )
+            why = f"there are {most} already (option topics): the journal keeps more"
+            raise RefusedTopic("topics_max", why, f"topics of {of}")
+        self._refused.pop(f"topics of {of}", None)
         await self._admin.make([topic.name])
         self._counts[of] = self._counts.get(of, 0) + 1
         return await self._learn(topic)
@@ -527,8 +531,6 @@ class KafkaStore(QueueStore):
 
         async def job(topic: Topic) -> None:
             log = await self._known(topic)
-            if log is not None and not log.streams and log.end > 0:
-                self._leaving.setdefault(topic.name, self._loop.time() + self._idle_s)
             found.set_result([] if log is None else list(log.streams))
 
         self._do(name, job, lambda _: found.set_result([]))

@@ -9,7 +9,7 @@ from headrace.core.ports.queue_store import IN_JOURNAL, NOTHING
 from headrace.core.records.message import Message
 from headrace.core.records.record import FLAG_RETAIN
 from headrace.mqtt.properties import Properties, property_area
-from headrace.stores.kafka.record import StreamKey, found_in, record_of
+from headrace.stores.kafka.record import PROPERTIES_MAX, StreamKey, found_in, record_of
 
 KEY = StreamKey("5f" * 16, 7, 3)
 
@@ -65,3 +65,13 @@ def test_a_placeholder_has_neither_key_nor_value() -> None:
 def test_a_record_of_others_is_none_of_ours() -> None:
     for headers in (None, [], [("headrace.serial", b"1")], [("headrace.serial", b"x")]):
         assert found_in(1, headers, b"x", wanted=True).key is None
+
+
+def test_more_properties_than_a_few_are_for_the_broker_alone() -> None:
+    properties = Properties()
+    properties.user_properties = [("a", "b" * PROPERTIES_MAX)]
+    area = property_area(properties)[3:]  # behind a length of three bytes
+    entry = entry_of(5, Message(1, 1, 0, 9, "default", b"s", 0, b"t", area, -1, b"x"))
+    _, value, headers = record_of(KEY, 1, entry)
+    assert "a" not in dict(headers)
+    assert found_in(1, headers, value, wanted=True).entry == entry
