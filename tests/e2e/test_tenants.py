@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess, headrace, make_broker
+from broker_process import BrokerProcess, free_port, headrace, make_broker
+from certificates import Authority
 from databases import PostgresServer, postgresql_server
 from directory_clock import ME
 from e2e.conftest import finish
 from e2e.raw import RawClient
-from e2e.wire import DISCONNECT, PUBACK
+from e2e.wire import DISCONNECT, PUBACK, connect_packet, packet, text
 from headrace.directory.entries import Rule
 from headrace.directory.store import open_store
 
@@ -252,3 +255,38 @@ def test_quotas_are_of_a_tenant_over_all_workers(hub: Hub, clients: Clients) -> 
     hub.run("quota", "set", "small", "sessions=none")
     until(lambda: answer(hub, clients, "small", "app", "app of small") == 0, "one more")
     readers[3].subscribe("q/3", qos=1)
+
+
+def test_a_certificate_names_tenant_and_user_by_a_template(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    certificate, key = authority.issue("server")
+    port = free_port()
+    url = f"tls://127.0.0.1:{port}?client_cert=require&ca={authority.ca}&identity={{o}}/{{cn}}"
+    store = open_store(f"sqlite:///{tmp_path}/directory.sqlite", make=True)
+    store.tenants.create(ME, "acme")
+    store.users.create(ME, "acme", "gw", b"never asked for")
+    store.rules.add(ME, Rule("acme", 0, "allow", ("publish",), "up/%u/#"))
+    store.close()
+    settings = {
+        "tenants.enabled": "true",
+        "directory.url": f"sqlite:///{tmp_path}/directory.sqlite",
+        "tls.certificate": certificate,
+        "tls.key": key,
+    }
+    broker = make_broker(tmp_path / "broker", settings, ["--listen", url])
+    broker.start(STARTED_S)
+    try:
+        for subject, expect in (("/O=acme/CN=gw", 0), ("/O=blue/CN=gw", 0x87), ("/CN=gw", 0x87)):
+            context = ssl.create_default_context(cafile=authority.ca)
+            stem = subject.replace("/", "_")
+            context.load_cert_chain(*authority.issue("client", stem, subject))
+            plain = socket.create_connection(("127.0.0.1", port), timeout=WITHIN_S)
+            with context.wrap_socket(plain, server_hostname="localhost") as there:
+                there.sendall(connect_packet("c", version=5, user_name="blue/root"))
+                assert there.recv(4)[3] == expect
+                if not expect:
+                    there.recv(1000)
+                    there.sendall(packet(0x32, text("up/gw/x") + b"\0\1\0x"))
+                    assert there.recv(5)[:4] in (b"\x40\x03\x00\x01", b"\x40\x02\x00\x01")
+    finally:
+        finish(broker)

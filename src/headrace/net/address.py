@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from urllib.parse import parse_qsl, urlsplit
 
 from headrace.address import Location, locate
+from headrace.net.subject import COMMON_NAME, SubjectTemplate
 
 PORTS = {"tcp": 1883, "tls": 8883, "ws": 8083, "wss": 8084, "unix": 0, "frame": 6800, "frames": 6801}
 CLIENT_CERTIFICATES = ("none", "optional", "require")
@@ -26,7 +27,7 @@ class Options:
     ca: str = ""  # PEM: who signs client certificates
     crl: str = ""  # PEM: which client certificates were revoked
     client_cert: str = ""  # one of CLIENT_CERTIFICATES
-    identity: str = ""  # "cn": the client certificate's common name is the user name
+    identity: str = ""  # the user name by the client certificate: "cn", or a template (`net.subject`)
     proxy: str = "off"  # one of PROXY
     origins: str = ""  # of WebSockets, separated by commas; a browser's page from elsewhere is refused
     paths: str = ""  # of WebSockets, separated by commas; at others there is no MQTT
@@ -84,7 +85,7 @@ def _options(url: str, query: str) -> Options:
 
 
 def _value(url: str, name: str, text: str, default: object) -> object:
-    choices = {"client_cert": CLIENT_CERTIFICATES, "proxy": PROXY, "identity": ("cn",)}.get(name)
+    choices = {"client_cert": CLIENT_CERTIFICATES, "proxy": PROXY}.get(name)
     try:
         if name == "mode":
             return int(text, 8)
@@ -97,4 +98,9 @@ def _value(url: str, name: str, text: str, default: object) -> object:
         raise ValueError(f"{url!r}: {name}={text!r} is no positive number") from None
     if not text or (choices is not None and text not in choices):
         raise ValueError(f"{url!r}: {name}={text!r} is not one of {', '.join(choices or ['a value'])}")
+    if name == "identity" and text != COMMON_NAME:
+        try:
+            SubjectTemplate(text)
+        except ValueError as error:
+            raise ValueError(f"{url!r}: identity: {error}") from None
     return text

@@ -26,6 +26,7 @@ from headrace.net.proxy import read_header
 from headrace.net.remote import peer_of
 from headrace.net.revocation import RevocationList
 from headrace.net.strangers import Strangers
+from headrace.net.subject import COMMON_NAME, SubjectTemplate
 from headrace.net.tls import TlsFiles
 from headrace.net.websocket_server import WebSocketTransport
 from headrace.sockets.keep_alive import ask_silent_peer
@@ -65,6 +66,7 @@ class ListenerSet(ConnectionSet):
     """The connections of one listener; `all_of_node` are the sets of all listeners, this one among them."""
 
     takes_identity = False
+    template: SubjectTemplate | None = None  # of names; None: the common name is one
     gate: Gate | None = None
     accepts: Allowance | None = None  # how many in a second; others wait in the backlog
     held_back = 0  # times that accepting waited for this
@@ -133,7 +135,10 @@ class ListenerSet(ConnectionSet):
     def identity_of(self, transport: PlainTransport | asyncio.Transport) -> str | None:
         if not self.takes_identity or isinstance(transport, PlainTransport):
             return ""
-        return tls.common_name(transport)
+        if self.template is None:
+            return tls.common_name(transport)
+        shown = tls.shown_certificate(transport)
+        return self.template.name(shown) if shown else ""
 
     def is_revoked(self, transport: PlainTransport | asyncio.Transport) -> bool:
         if self.revocations is None or isinstance(transport, PlainTransport):
@@ -177,7 +182,9 @@ class Listener:
         self._paused: asyncio.TimerHandle | None = None
         self._beyond = False  # at the last call there was no room for anybody
         self.opening: set[asyncio.Task[None]] = set()
-        connections.takes_identity = address.options.identity == "cn"
+        identity = address.options.identity
+        connections.takes_identity = bool(identity)
+        connections.template = None if identity in ("", COMMON_NAME) else SubjectTemplate(identity)
         connections.report = report
         self._is_shared = bound is not None
         self._socket = bind(address) if bound is None else bound

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -184,12 +184,17 @@ def certificate(transport: asyncio.BaseTransport) -> bytes | None:
     return found if isinstance(found, bytes) else None
 
 
+def shown_certificate(transport: asyncio.BaseTransport) -> Mapping[str, Any] | None:
+    """Return the client's verified certificate as `ssl` shows it, None without one."""
+    tls = transport.get_extra_info("ssl_object")
+    return None if tls is None else tls.getpeercert() or None
+
+
 def common_name(transport: asyncio.BaseTransport) -> str | None:
     """Return the common name of the client's verified certificate, "" without a certificate, None if there is no name
     in it."""
-    tls = transport.get_extra_info("ssl_object")
-    certificate = None if tls is None else tls.getpeercert()
-    if not certificate:
+    certificate = shown_certificate(transport)
+    if certificate is None:
         return ""
     for names in certificate.get("subject", ()):
         for key, value in names:

@@ -9,6 +9,7 @@ import pytest
 
 from certificates import Authority
 from headrace.net.address import parse
+from headrace.net.subject import SubjectTemplate
 from headrace.net.tls import (
     TlsFiles,
     UnusableCertificate,
@@ -16,6 +17,7 @@ from headrace.net.tls import (
     is_hang_up,
     revocations,
     server_context,
+    shown_certificate,
 )
 
 
@@ -154,3 +156,19 @@ def test_what_cannot_be_used_is_named(tmp_path: Path, authority: Authority, file
 def test_who_hangs_up_is_no_error_of_the_loop(error: object, expected: bool) -> None:
     assert is_hang_up({"message": "SSL handshake failed", "exception": error}) == expected
     assert not is_hang_up({"message": "without an exception"})
+
+
+def test_a_template_reads_a_real_certificate(authority: Authority, files: TlsFiles) -> None:
+    asking = TlsFiles(files.certificate, files.key, str(authority.ca), "require")
+    client = client_of(authority)
+    client.load_cert_chain(*authority.issue("of-acme", subject="/O=acme/OU=pumps/CN=gw"))
+    server, _ = shake_hands(server_context(asking, "mqtt"), client)
+
+    class Transport:
+        def get_extra_info(self, name: str) -> object:
+            return server if name == "ssl_object" else None
+
+    found = shown_certificate(Transport())  # type: ignore[arg-type]
+    assert found is not None
+    names = {text: SubjectTemplate(text).name(found) for text in ("{o}/{cn}", "{ou}/{dns}", "x/{uri}")}
+    assert names == {"{o}/{cn}": "acme/gw", "{ou}/{dns}": "pumps/localhost", "x/{uri}": None}
