@@ -27,6 +27,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from headrace.journal.epochs import EPOCH_MAX
 from headrace_spark.base.errors import BadOption, LakeConflict, LakeUnreachable, QueryFailed
 from headrace_spark.base.lake_url import LakeUrl
 from headrace_spark.base.logs import LOG
@@ -204,8 +205,12 @@ def begun(settings: Settings, tables: Tables, journal: LogReader, owner: str, pl
 
 def has_ended(state: LakeTable, divided: DividedFrom) -> bool:
     """Return whether the job has counted a journal up to where it was divided, and no further: a broker that went on with
-    it all the same has another one."""
-    return state.last_version(f"{JOB}-{divided.uuid}-{divided.epoch}") == divided.end_offset
+    it all the same has another one. It may have counted the last record in a later epoch than that was written in."""
+    head = f"{JOB}-{divided.uuid}-"
+    for epoch in state.epochs_told(head, EPOCH_MAX):
+        if (done := state.last_version(f"{head}{epoch}")) is not None:
+            return epoch >= divided.epoch and done == divided.end_offset
+    return False
 
 
 def retire(spark: SparkSession, tables: Tables, turns: Iterable[Ranges]) -> None:

@@ -9,10 +9,12 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from headrace_spark.base.errors import LakeConflict
+from headrace_spark.jobs.metrics import has_ended
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.tables import DELIVERIES, DEVICES, METRICS_STATE, TRAFFIC
 from headrace_spark.source.journal_range import Ranges
 from headrace_spark.source.local import LocalJournal
+from headrace_spark.source.log_reader import DividedFrom
 from spark.conftest import Writer
 from spark.journals import mixed
 
@@ -32,10 +34,10 @@ class Bench:
     def ranges(self) -> Ranges:
         return Ranges("metrics", self.journal, self.state, (self.traffic, self.deliveries), (self.devices,))
 
-    def done(self, table: LakeTable, end: int) -> None:
+    def done(self, table: LakeTable, end: int, epoch: int | None = None) -> None:
         """An append of nothing, as of a range up to `end`."""
         log = DeltaTable(table.folder)
-        marks = [Transaction(self.ranges().app_id(self.journal.epoch), end)]
+        marks = [Transaction(self.ranges().app_id(self.journal.epoch if epoch is None else epoch), end)]
         if table is self.state:
             marks += [Transaction(*note) for note in self.ranges().notes().items()]
         write_deltalake(
@@ -114,6 +116,31 @@ def test_a_table_without_an_end_of_its_own_is_recognised_by_its_log(
     bench.devices.create()
     with pytest.raises(LakeConflict, match=r"devices is not the one that .*metrics_state was written with"):
         bench.ranges().require_together(200)
+
+
+def test_what_another_copy_of_the_journal_has_counted_is_not_counted_on(bench: Bench) -> None:
+    """Two restores of one backup went on apart: the epoch of either may be the greater one."""
+    bench.range_done(100)
+    bench.done(bench.state, 100, bench.journal.epoch + 12_345)  # nothing that is not here, too
+    bench.ranges().require_together(100)
+    bench.done(bench.state, 101, bench.journal.epoch + 12_345)
+    with pytest.raises(
+        LakeConflict, match=r"offset 101, epoch \d+, of another copy of journal .*another lake"
+    ):
+        bench.ranges().require_together(100)
+
+
+def test_a_journal_that_was_divided_has_been_counted_to_its_end_in_whatever_epoch(bench: Bench) -> None:
+    uuid, epoch = bench.journal.uuid, bench.journal.epoch
+    assert not has_ended(bench.state, DividedFrom(uuid, epoch, 200))
+    bench.range_done(200)
+    assert has_ended(bench.state, DividedFrom(uuid, epoch, 200))
+    assert has_ended(bench.state, DividedFrom(uuid, -1, 200))
+    assert not has_ended(bench.state, DividedFrom(uuid, epoch, 199))
+    assert not has_ended(bench.state, DividedFrom(uuid, epoch + 1, 200)), "its last record was not there yet"
+    bench.done(bench.state, 300, epoch + 777)  # as it was restored: the record is of before
+    assert has_ended(bench.state, DividedFrom(uuid, epoch, 300))
+    assert not has_ended(bench.state, DividedFrom(uuid, epoch, 200)), "it went on"
 
 
 def test_what_is_put_back_between_two_ranges_is_noticed_before_the_next(bench: Bench, tmp_path: Path) -> None:

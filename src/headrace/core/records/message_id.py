@@ -41,7 +41,11 @@ class Origin:
     @property
     def epoch(self) -> int:
         """Return that of its last record, -1 where an older version has divided it."""
-        return self.epochs[-1][1] if self.epochs else -1
+        found = -1
+        for start, epoch in self.epochs:
+            if start < self.end:  # else it began after the last record
+                found = epoch
+        return found
 
     def entry(self) -> bytes:
         """Return what a snapshot says of it (`state.snapshots`)."""

@@ -121,3 +121,11 @@ def test_the_origin_is_found_among_the_first_entries_alone() -> None:
     older = origin_in([msgspec.msgpack.encode(["origin", "old", 200])])
     assert older is not None
     assert older.epoch == -1
+
+
+def test_the_epoch_of_an_origin_is_that_of_its_last_record() -> None:
+    """An epoch in which nothing was written, as behind a restore, has no record there."""
+    began_after = [(0, 1), (100, 7), (200, 99)]
+    assert Origin("old", 200, began_after).epoch == 7
+    assert Origin("old", 201, began_after).epoch == 99
+    assert Origin("old", 0, [(0, 3)]).epoch == -1
