@@ -37,6 +37,7 @@ OPERATE: Final = "operate"
 ADMINISTER: Final = "administer"  # tenants, with their users and rules: what `operate` of the file may, too
 _LIMITS: Final = ("tenant", "consumer")
 BODY_BYTES_MAX: Final = 4096
+_DIGITS_MAX: Final = 18  # of a length that is looked at as a number
 
 _BEARER: Final = "Bearer "
 
@@ -209,12 +210,14 @@ async def answered(request: Request, answer: Answer, bytes_max: int = BODY_BYTES
     """Return the answer to a request that was let in, whose body has at most so many bytes; what is wrong with it as a
     problem document."""
     body = b""
+    told = request.headers.get("content-length", "")
+    if told.isdecimal() and (len(told) > _DIGITS_MAX or int(told) > bytes_max):
+        return _too_long(bytes_max)  # before it comes, which may take for ever
     try:
         async for part in request.stream():
             body += part
             if len(body) > bytes_max:
-                detail = f"the body is longer than {bytes_max} bytes"
-                return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
+                return _too_long(bytes_max)
     except ClientDisconnect:
         return Response()  # nobody is there to read it
     try:
@@ -222,3 +225,9 @@ async def answered(request: Request, answer: Answer, bytes_max: int = BODY_BYTES
         return found if isinstance(found, Response) else await found
     except (ValueError, msgspec.MsgspecError) as error:
         return problem(HTTPStatus.BAD_REQUEST, str(error))
+
+
+def _too_long(bytes_max: int) -> Response:
+    """Refuse a body, and the connection on which the rest of it may come."""
+    detail = f"the body is longer than {bytes_max} bytes"
+    return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail, {"connection": "close"})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 from urllib.parse import urlencode
 
@@ -66,10 +67,8 @@ def list_refused(pattern: str | None, limit: int, as_json: bool, client: AdminCl
     from headrace.console.refusals import HEADER, line
 
     asked = {"limit": str(limit)} | ({} if pattern is None else {"pattern": pattern})
-    if not as_json:
-        click.echo(HEADER)
-    for row in client.get(f"/v1/refusals?{urlencode(asked)}")["rows"]:
-        click.echo(json.dumps(row) if as_json else line(row))
+    found = client.get(f"/v1/refusals?{urlencode(asked)}")["rows"]
+    write_rows(iter(found), as_json, HEADER, line)
 
 
 def list_rows(
@@ -85,11 +84,20 @@ def list_rows(
     from headrace.console.clusters import rows
 
     unanswered: list[int] = []
+    write_rows(rows(client, asked, what, unanswered), as_json, header, line)
+    tell_unanswered(unanswered)
+
+
+def write_rows(
+    found: Iterator[Mapping[str, Any]], as_json: bool, header: str, line: Callable[[Mapping[str, Any]], str]
+) -> None:
+    """Print rows, each as JSON or as `line` makes it behind a header. That comes once the broker has answered: a refusal
+    is no table."""
+    first = next(found, None)
     if not as_json:
         click.echo(header)
-    for row in rows(client, asked, what, unanswered):
+    for row in () if first is None else chain([first], found):
         click.echo(json.dumps(row) if as_json else line(row))
-    tell_unanswered(unanswered)
 
 
 def tell_unanswered(shards: list[int]) -> None:

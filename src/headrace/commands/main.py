@@ -218,6 +218,9 @@ def serve(
             "makes a journal on disk, and those of a cluster lie in Kafka", param_hint="--bootstrap"
         )
     if snapshot is not None:
+        from headrace.node.ports import check_free
+
+        check_free(config)  # a start that fails leaves nothing behind, which the next one would refuse
         _bootstrap(snapshot, Path(config.data_dir))
     from headrace.node.serving import serve as run
 
@@ -349,8 +352,10 @@ def journal_verify(data_dir: Path) -> None:
 
 @journal.command("dump")
 @data_dir_options
-@click.option("--from", "start", type=int, help="first offset  [default: the oldest]")
-@click.option("--to", "end", type=int, help="offset to stop before  [default: the high watermark]")
+@click.option("--from", "start", type=click.IntRange(min=0), help="first offset  [default: the oldest]")
+@click.option(
+    "--to", "end", type=click.IntRange(min=0), help="offset to stop before  [default: the high watermark]"
+)
 @click.option("--shard", type=int, help="of several shards this one alone  [default: one after the other]")
 @ends_with_its_reader
 def journal_dump(data_dir: Path, start: int | None, end: int | None, shard: int | None) -> None:
@@ -358,6 +363,8 @@ def journal_dump(data_dir: Path, start: int | None, end: int | None, shard: int 
     shards = journals_of(data_dir)
     if shard is not None and not 0 <= shard < len(shards):
         raise click.BadParameter(f"there are {len(shards)} shards, from 0 on", param_hint="--shard")
+    if start is not None and end is not None and start > end:
+        raise click.BadParameter(f"{start} lies behind {end}", param_hint="--from, --to")
     if len(shards) > 1 and shard is None and (start, end) != (None, None):
         raise click.BadParameter("offsets are of one shard: name it by --shard", param_hint="--from, --to")
     for number, (_, directory) in enumerate(shards):

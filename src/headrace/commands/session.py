@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from headrace.commands.client import tell_unanswered
+from headrace.commands.client import tell_unanswered, write_rows
 from headrace.commands.frame import exact_name
 from headrace.commands.storage import (
     configured_data_dir_options,
@@ -123,12 +123,9 @@ def peek_command(client_id: str, tenant: str, limit: int, as_json: bool, client:
     from headrace.console.clusters import rows
     from headrace.services.audit import clean
 
-    if not as_json:
-        click.echo(HEADER)
     asked = {"tenant": tenant, "client": client_id, "limit": str(min(limit, _PAGE))}
     try:
-        for row in islice(rows(client, asked, "backlogs"), limit):
-            click.echo(json.dumps(row) if as_json else line(row))
+        write_rows(islice(rows(client, asked, "backlogs"), limit), as_json, HEADER, line)
     except AdminRefused as error:
         raise click.ClickException(clean(error.detail or str(error))) from None
 

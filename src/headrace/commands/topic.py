@@ -12,6 +12,7 @@ from headrace.commands.storage import ends_with_its_reader
 from headrace.commands.watch import of_a_broker
 from headrace.console.admin import AdminClient
 from headrace.errors import NotThere
+from headrace.mqtt.topics import valid_topic
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="a JSON object a line")
 
@@ -72,8 +73,16 @@ def list_retained(tenant: str, topics: str | None, as_json: bool, client: AdminC
     list_rows(client, "retained", {"tenant": tenant, "filter": topics}, as_json, HEADER, line)
 
 
+def _topic(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Return the name of a topic. Raises BadParameter."""
+    exact_name(context, parameter, value)
+    if not valid_topic(value.encode("utf-8")):
+        raise click.BadParameter("it is no topic name: one message is named exactly, without wildcards")
+    return value
+
+
 @retained.command("show")
-@click.argument("topic", callback=exact_name)
+@click.argument("topic", callback=_topic)
 @of_tenant
 @of_a_broker
 def show_retained(topic: str, tenant: str, client: AdminClient) -> None:
@@ -82,7 +91,7 @@ def show_retained(topic: str, tenant: str, client: AdminClient) -> None:
 
 
 @retained.command("delete")
-@click.argument("topic", callback=exact_name)
+@click.argument("topic", callback=_topic)
 @of_tenant
 @of_a_broker
 def delete_retained(topic: str, tenant: str, client: AdminClient) -> None:

@@ -32,6 +32,7 @@ from headrace.api.server import Bounds
 from headrace.build import build
 from headrace.config import Config, differing, endpoint, load, reloaded, show
 from headrace.data.claim import Claim
+from headrace.data.layout import is_new
 from headrace.errors import ConfigError
 from headrace.journal.errors import reason_of
 from headrace.naming import keys_named
@@ -42,6 +43,7 @@ from headrace.net.tls import UnusableCertificate, server_context
 from headrace.node.interpreter import python_options
 from headrace.node.node import Node, promise_of, run_on_loop
 from headrace.node.node import run as run_alone
+from headrace.node.ports import check_free
 from headrace.node.reloading import CONFIGURATION
 from headrace.node.wiring import door_settings, wish
 from headrace.services.configuration import Reloaded
@@ -81,6 +83,10 @@ def serve(config: Config, sources: Reread) -> int:
 
     Raises ConfigError, JournalError, OSError at start.
     """
+    with keys_named(config, "data_dir"):
+        makes_one = is_new(Path(config.data_dir))
+    if makes_one:
+        check_free(config)
     if config.workers == 1:
         return run_alone(config, sources)
     with keys_named(config, "data_dir"):

@@ -19,10 +19,15 @@ from starlette.routing import Route
 from certificates import Authority
 from headrace.api.app import application, bind
 from headrace.api.server import Accepting, Bounds, admin_server
+from headrace.api.tokens import answered
 from headrace.net.tls import TlsFiles, server_context
 
 QUICK = Bounds(connections_max=3, request_s=0.3, response_s=0.6)
 PATIENT = Bounds(connections_max=3)
+
+
+def _length(_: Request, body: bytes) -> Response:
+    return PlainTextResponse(str(len(body)))
 
 
 class Served:
@@ -49,9 +54,13 @@ class Served:
         async def defect(_: Request) -> Response:
             raise RuntimeError("a defect")
 
+        async def bounded(request: Request) -> Response:
+            return await answered(request, _length, 1000)
+
         routes = [
             Route("/body", body, methods=["POST"]),
             Route("/never", never),
+            Route("/answered", bounded, methods=["POST"]),
             Route("/large", large),
             Route("/defect", defect),
         ]
@@ -103,6 +112,33 @@ HALVES = {
     "half a body that nobody reads": b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nhalf",
     "an answer that never comes": b"GET /never HTTP/1.1\r\nHost: x\r\n\r\n",
 }
+
+
+LONG = b"POST /answered HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        *(LONG + b"Content-Length: %d\r\n\r\n" % told for told in (1001, 1 << 40, 10**19)),
+        LONG + b"Content-Length: 1001\r\nExpect: 100-continue\r\n\r\n",
+        LONG + b"Content-Length: 5000\r\n\r\nsome",
+        LONG + b"Transfer-Encoding: chunked\r\n\r\n7d0\r\n" + b"x" * 2000 + b"\r\n",
+    ],
+)
+def test_a_body_that_is_too_long_is_refused_before_it_comes(request_: bytes) -> None:
+    """And its connection ends, long before the time for a request is over."""
+
+    async def body(served: Served) -> None:
+        found = await asyncio.wait_for(served.ask(request_), 5)
+        assert found.startswith(b"HTTP/1.1 413 ")
+        assert b"application/problem+json" in found
+        assert b"connection: close" in found.lower()
+        assert b"the body is longer than 1000 bytes" in found
+        exact = await served.ask(LONG + b"Connection: close\r\nContent-Length: 1000\r\n\r\n" + b"x" * 1000)
+        assert exact.endswith(b"\r\n\r\n1000")
+
+    run(body)
 
 
 @pytest.mark.parametrize("half", HALVES)

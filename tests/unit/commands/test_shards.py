@@ -66,6 +66,10 @@ def test_dump_names_the_shard_of_each_record(layout: Layout) -> None:
     some = run(layout, "journal", "dump", "--shard", "2", "--from", "1", "--to", "2").splitlines()
     assert [json.loads(row)["kind"] for row in some] == ["copy"]
     assert "name it by --shard" in run(layout, "journal", "dump", "--from", "1", code=2)
+    for wrong in (("--from", "5", "--to", "1"), ("--shard", "2", "--from", "2", "--to", "0")):
+        assert "for --from, --to: " in run(layout, "journal", "dump", *wrong, code=2)
+    assert "--from" in run(layout, "journal", "dump", "--shard", "2", "--from", "-1", code=2)
+    assert run(layout, "journal", "dump", "--shard", "2", "--from", "1", "--to", "1") == ""
     assert "there are 3 shards" in run(layout, "journal", "dump", "--shard", "3", code=2)
 
 

@@ -41,6 +41,43 @@ def test_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+@pytest.mark.parametrize("verb", ["show", "delete"])
+@pytest.mark.parametrize("topic", ["a/#", "+/b", "#", ""])
+def test_a_wildcard_names_no_message(monkeypatch: pytest.MonkeyPatch, verb: str, topic: str) -> None:
+    broker = Broker()
+    done = run(monkeypatch, broker, "retained", verb, topic)
+    assert (done.exit_code, broker.asked) == (2, [])
+    assert "TOPIC" in done.output
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("subscription", "list"),
+        ("retained", "list"),
+        ("client", "list"),
+        ("client", "refused"),
+        ("session", "peek", "c"),
+        ("session", "list"),
+        ("frame", "queue", "list"),
+        ("frame", "clusters"),
+    ],
+)
+@pytest.mark.parametrize("status", [401, 404])
+def test_no_header_stands_before_a_refusal(
+    monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], status: int
+) -> None:
+    done = run(monkeypatch, Broker(AdminRefused(status, "x", "not like this")), *command)
+    assert done.exit_code == 1
+    assert done.stdout == ""
+
+
+def test_a_header_stands_over_an_empty_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty: dict[str, Any] = {"rows": [], "next": None, "unanswered": []}
+    assert run(monkeypatch, Broker(empty), "retained", "list").stdout.startswith("qos")
+    assert run(monkeypatch, Broker(empty), "retained", "list", "--json").stdout == ""
+
+
 @pytest.mark.parametrize(("verb", "method"), [("show", "GET"), ("delete", "DELETE")])
 def test_one_is_named_in_the_query_and_1_says_that_it_is_not_there(
     monkeypatch: pytest.MonkeyPatch, verb: str, method: str
