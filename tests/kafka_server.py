@@ -154,6 +154,21 @@ class KafkaServer:
         for future in admin.create_topics([NewTopic(topic, partitions)]).values():
             future.result(WITHIN_S)
 
+    def forget_group(self, group: str) -> None:
+        """Have Kafka forget how far a group of consumers is, once it has no members."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        deadline = time.monotonic() + WITHIN_S
+        while True:
+            try:
+                admin.delete_consumer_groups([group])[group].result(WITHIN_S)
+                return
+            except KafkaException:  # whoever was killed is a member for some more seconds
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+
     def add_partitions(self, topic: str, count: int) -> None:
         """Give a topic so many partitions, as anybody may."""
         from confluent_kafka.admin import AdminClient, NewPartitions

@@ -29,6 +29,7 @@ from headrace.bridge.address import parse as parse_remote
 from headrace.bridge.topics import Rule
 from headrace.errors import ConfigError
 from headrace.kafka.settings import SinkSettings
+from headrace.kafka.source_settings import SourceSettings
 from headrace.mqtt.topics import valid_filter, valid_topic
 from headrace.net.address import Address, parse
 from headrace.storage.kafka.cluster_state import RECORD_BYTES_MAX
@@ -323,6 +324,22 @@ class SinkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     client: dict[str, str] = {}  # librdkafka's own keys, for encryption and passwords
 
 
+class SourceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[sources]]`: what a topic of Kafka gets is published."""
+
+    name: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_.-]{1,64}$")]
+    servers: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]  # HOST:PORT
+    kafka_topic: str
+    topic: str  # to which it is published; {key} stands for the key of the record
+    retain: bool = False
+    start: Literal["earliest", "latest"] = "earliest"  # where a new source begins
+    url: str = "tcp://127.0.0.1:1883"  # of a broker, which may be this one
+    username: str = ""
+    password_file: str = ""  # its first line
+    ca_file: str = ""  # PEM, for tls:// URLs
+    client: dict[str, str] = {}  # librdkafka's own keys, for encryption and passwords
+
+
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[log]`: text logs go to stderr, never into the data directory."""
 
@@ -476,6 +493,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tls: TlsConfig = TlsConfig()
     bridge: tuple[BridgeConfig, ...] = ()
     sinks: tuple[SinkConfig, ...] = ()
+    sources: tuple[SourceConfig, ...] = ()
     log: LogConfig = LogConfig()
     pipeline: PipelineConfig = PipelineConfig()
 
@@ -569,6 +587,7 @@ def examine(
     wrong = _assign_all(tables, environment, sets or [])
     spelled_out = "allow_anonymous" in tables
     bridges, sinks = _tables_of("bridge", tables, wrong), _tables_of("sinks", tables, wrong)
+    sources = _tables_of("sources", tables, wrong)
     config = _converted(tables, Config, "", wrong) or Config()
     if (config.access.password_file or config.tenants.enabled) and not spelled_out:
         config = msgspec.structs.replace(config, allow_anonymous=False)
@@ -584,6 +603,7 @@ def examine(
     found += _wrong_jwt(config)
     wrong += [error for error in found if error.key not in known]
     config = msgspec.structs.replace(config, bridge=_bridges(bridges, wrong), sinks=_sinks(sinks, wrong))
+    config = msgspec.structs.replace(config, sources=_sources(sources, wrong))
     if config.sinks and config.cluster:
         wrong.append(InvalidKey("sinks", "are for a journal on the local disk as yet: leave the tables out"))
     return config, wrong
@@ -637,6 +657,25 @@ def _sinks(tables: list[dict[str, Any]], wrong: list[InvalidKey]) -> tuple[SinkC
         wrong += [InvalidKey(f"sinks[{index}].{key}", why) for key, why in sink_settings(sink).mistakes()]
         good.append(sink)
     return tuple(good)
+
+
+def _sources(tables: list[dict[str, Any]], wrong: list[InvalidKey]) -> tuple[SourceConfig, ...]:
+    good: list[SourceConfig] = []
+    for index, table in enumerate(tables):
+        source = _converted(table, SourceConfig, f"sources[{index}]", wrong)
+        if source is None:
+            continue
+        if source.name in [other.name for other in good]:
+            wrong.append(InvalidKey(f"sources[{index}].name", f"{source.name!r} is given twice"))
+        found = source_settings(source).mistakes()
+        wrong += [InvalidKey(f"sources[{index}].{key}", why) for key, why in found]
+        good.append(source)
+    return tuple(good)
+
+
+def source_settings(source: SourceConfig) -> SourceSettings:
+    """Return what a source is told."""
+    return SourceSettings(**msgspec.to_builtins(source) | {"servers": source.servers})
 
 
 def sink_settings(sink: SinkConfig) -> SinkSettings:
@@ -752,22 +791,25 @@ def without_secrets(config: Config) -> Config:
         queues=queues,
         directory=directory,
         sinks=_hidden(config.sinks),
+        sources=_hidden(config.sources),
     )
 
 
-def _hidden(sinks: tuple[SinkConfig, ...]) -> tuple[SinkConfig, ...]:
-    """Return sinks with `HIDDEN` in the place of what is named like a secret."""
+Client = TypeVar("Client", SinkConfig, SourceConfig)
+
+
+def _hidden(configured: tuple[Client, ...]) -> tuple[Client, ...]:
+    """Return sinks, or sources, with `HIDDEN` in the place of what is named like a secret."""
+    words = (*_SECRET_WORDS, "sasl.jaas", "key.pem")
     return tuple(
         msgspec.structs.replace(
-            sink,
+            one,
             client={
-                key: HIDDEN
-                if any(word in key.lower() for word in (*_SECRET_WORDS, "sasl.jaas", "key.pem"))
-                else value
-                for key, value in sink.client.items()
+                key: HIDDEN if any(word in key.lower() for word in words) else value
+                for key, value in one.client.items()
             },
         )
-        for sink in sinks
+        for one in configured
     )
 
 
@@ -1113,6 +1155,8 @@ def _unknown(key: str) -> InvalidKey:
 def _bridge_keys(key: str) -> list[str]:
     """Return the keys that may stand where `key` does, if that is inside a `[[bridge]]` or one of `[[sinks]]`."""
     table = key.rpartition(".")[0]
+    if table.startswith("sources["):
+        return [f"{table}.{name}" for name in SourceConfig.__struct_fields__]
     if table.startswith("sinks["):
         return [f"{table}.{name}" for name in SinkConfig.__struct_fields__]
     if not table.startswith("bridge["):

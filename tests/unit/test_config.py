@@ -23,6 +23,7 @@ from headrace.config import (
     PipelineConfig,
     QueuesConfig,
     SinkConfig,
+    SourceConfig,
     _keys,
     cluster_start_us,
     endpoint,
@@ -451,6 +452,39 @@ def test_the_reference_lists_every_key_of_a_sink_with_its_default() -> None:
     minimal = {"name": "s", "servers": ["h:1"], "topic_filter": "#", "kafka_topic": "t"}
     plain = msgspec.to_builtins(msgspec.convert(minimal, SinkConfig))
     assert documented == plain | dict.fromkeys(minimal)
+
+
+FROM_KAFKA = 'name = "s"\nservers = ["127.0.0.1:9092"]\nkafka_topic = "t"\ntopic = "commands/{key}"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (FROM_KAFKA + "[[sources]]\n" + FROM_KAFKA, "sources[1].name"),
+        (FROM_KAFKA.replace("{key}", "#"), "sources[0].topic"),
+        (FROM_KAFKA.replace("commands", "$SYS"), "sources[0].topic"),
+        (FROM_KAFKA + 'url = "ws://h"\n', "sources[0].url"),
+        (FROM_KAFKA + 'ca_file = "/c"\n', "sources[0].ca_file"),
+        (FROM_KAFKA + 'password_file = "/p"\n', "sources[0].username"),
+        (FROM_KAFKA + 'client = { "group.id" = "x" }\n', "sources[0].client.group.id"),
+        (FROM_KAFKA + "topik = 1\n", "sources[0].topik"),
+    ],
+)
+def test_what_is_wrong_with_a_source_is_named_by_its_place(tmp_path: Path, text: str, key: str) -> None:
+    with pytest.raises(InvalidKey) as raised:
+        load(write(tmp_path, "[[sources]]\n" + text))
+    assert raised.value.key == key
+
+
+def test_the_reference_lists_every_key_of_a_source_with_its_default(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `sources\[\]\.(\w+)` \| (?:`(.+?)`)? ?\|", text, re.MULTILINE)
+    documented = {key: json.loads(value) if value else None for key, value in rows}
+    minimal = {"name": "s", "servers": ["h:1"], "kafka_topic": "t", "topic": "a"}
+    plain = msgspec.to_builtins(msgspec.convert(minimal, SourceConfig))
+    assert documented == plain | dict.fromkeys(minimal)
+    config = load(write(tmp_path, "[[sources]]\n" + FROM_KAFKA))
+    assert load(write(tmp_path, show(config))) == config
 
 
 @pytest.mark.parametrize("password", ["pw", "p@ss", "p:a@s@s"])

@@ -178,11 +178,16 @@ def warnings(scrape: Scrape) -> list[str]:
 
 
 def _of_sinks(scrape: Scrape) -> list[str]:
-    """Return which sinks do not write to Kafka, and which have lost something."""
+    """Return which sinks and sources stand still, and which have lost something."""
     lags = scrape.by("headrace_sink_lag_records", "sink")
     found = [
         f"sink {clean(name)} does not write to Kafka, {count(int(lags.get(name, 0)))} records behind"
         for name, up in scrape.least_by("headrace_sink_up", "sink").items()
+        if not up
+    ]
+    found += [
+        f"source {clean(name)} does not read from Kafka"
+        for name, up in scrape.least_by("headrace_source_up", "source").items()
         if not up
     ]
     return found + [

@@ -1,4 +1,5 @@
-"""Kafka beside the broker: sinks, which write what clients publish into topics of Kafka (ADR 0037).
+"""Kafka beside the broker (ADR 0037): sinks, which write what clients publish into topics of Kafka, and sources, which
+publish what topics of Kafka get.
 
 | module | what |
 |---|---|
@@ -9,5 +10,6 @@
 | `journal_slices.py` | the journal in slices of what a sink wants |
 | `transactions.py` | the producer whose transactions hold records and position |
 | `sink.py` | one sink at one shard |
+| `source_settings.py`, `source.py` | one source: what it is told, and what it does |
 | `process.py` | the process in which the sinks of a worker run |
 """

@@ -60,7 +60,7 @@ class SinkSettings:
 
     def mistakes(self) -> Iterator[tuple[str, str]]:
         """Yield (key, what is wrong with it)."""
-        yield from self._of_servers()
+        yield from mistakes_of_servers(self.servers)
         wrong = filter_error(self.topic_filter)
         if not wrong and self.topic_filter.startswith(SHARE_PREFIX):
             wrong = "a sink shares with nobody"
@@ -71,18 +71,22 @@ class SinkSettings:
             if name in OURS or name.endswith("_cb"):
                 yield f"client.{name}", "is headrace's own to set: leave it out"
 
-    def _of_servers(self) -> Iterator[tuple[str, str]]:
-        for server in self.servers:
-            found = _SERVER.fullmatch(server)
-            if found is None or not 0 < int(found[2]) <= 0xFFFF:
-                yield "servers", f"{server!r} is no HOST:PORT"
-
     def _of_topics(self) -> Iterator[tuple[str, str]]:
-        for key, topic in (("kafka_topic", self.kafka_topic), ("positions_topic", self.positions_topic)):
-            if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-                yield (
-                    key,
-                    f"{topic!r} is no topic of Kafka: letters, digits, '.', '_', '-', at most 249 of them",
-                )
+        yield from mistake_of_topic("kafka_topic", self.kafka_topic)
+        yield from mistake_of_topic("positions_topic", self.positions_topic)
         if self.kafka_topic == self.positions_topic:
             yield "positions_topic", f"{self.positions_topic!r} is where the messages go"
+
+
+def mistakes_of_servers(servers: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with addresses of brokers of Kafka."""
+    for server in servers:
+        found = _SERVER.fullmatch(server)
+        if found is None or not 0 < int(found[2]) <= 0xFFFF:
+            yield "servers", f"{server!r} is no HOST:PORT"
+
+
+def mistake_of_topic(key: str, topic: str) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the name of a topic in Kafka."""
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        yield key, f"{topic!r} is no topic of Kafka: letters, digits, '.', '_', '-', at most 249 of them"

@@ -88,7 +88,7 @@ from headrace.services.node_sums import NodeSums
 from headrace.services.node_times import NodeTimes
 from headrace.services.notify import Notifier
 from headrace.services.repeating import Repeating, repeat
-from headrace.services.sink_metrics import SinkCollector
+from headrace.services.sink_metrics import SinkCollector, SourceCollector
 from headrace.services.sys_topics import SystemValues, numbers, state_of_bridge, tell
 from headrace.services.ticks import LoopScheduler, Stalls
 from headrace.services.watchdog import Watchdog
@@ -500,7 +500,7 @@ class Node:
         self._repeat("timer", self._time, TIMER_INTERVAL_S)
         self._publish_system()
         self._bridges.start()
-        self._sinks.start()
+        self._sinks.start(self.place.index == 0)
         self._holdings.serve(self._doors, self._bridges)
         self._stay_in_cluster()
         await self._settle_in_cluster()
@@ -642,7 +642,10 @@ class Node:
         return site(parts, tokens, limits, lambda: self.trouble, lambda: self.degraded)
 
     def _more_figures(self) -> list[Collector]:
-        found: list[Collector] = [SinkCollector(lambda: self._sinks.figures)]
+        found: list[Collector] = [
+            SinkCollector(lambda: self._sinks.figures),
+            SourceCollector(lambda: self._sinks.source_figures),
+        ]
         return found if self._tenants is None else [*found, self._tenants.collector()]
 
     def _admin_context(self) -> ssl.SSLContext | None:

@@ -1,4 +1,5 @@
-"""The sinks of a worker as its node sees them: their process is started, listened to, and started again when it ends.
+"""The sinks and sources of a worker as its node sees them: their process is started, listened to, and started again when
+it ends.
 
 Runs on the loop. What it says is read as it comes; nothing here waits for Kafka, or for that process but at the stop.
 """
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.backoff import Backoff
-from headrace.config import Config, InvalidKey, sink_settings
+from headrace.config import Config, InvalidKey, sink_settings, source_settings
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.errors import UnknownConsumer
 from headrace.journal.reader import JournalReader
@@ -25,7 +26,7 @@ from headrace.kafka.errors import SinkTrouble
 from headrace.kafka.process import packed
 from headrace.kafka.settings import CONSUMER_PREFIX
 from headrace.node.interpreter import python_options
-from headrace.services.sink_metrics import SinkFigure
+from headrace.services.sink_metrics import SinkFigure, SourceFigure
 
 STOP_S: Final = 12.0
 SHORTEST_S, LONGEST_S = 1.0, 60.0  # before the process is started again
@@ -35,11 +36,12 @@ _STARTING: Final = "its process has said nothing yet"
 
 
 class Sinks:
-    """The sinks of one worker, at its shards; nothing where none is configured."""
+    """The sinks of one worker, at its shards, and, of the first worker, the sources; nothing where none is configured."""
 
     def __init__(self, config: Config, logger: Any) -> None:
         """Begin with none that runs. Raises InvalidKey for one that this installation cannot have."""
         self._sinks = [sink_settings(sink) for sink in config.sinks]
+        self._sources = [source_settings(source) for source in config.sources]
         self._log = logger
         self._shards: list[tuple[int, Path]] = []
         self._process: subprocess.Popen[bytes] | None = None
@@ -50,20 +52,28 @@ class Sinks:
         self._why = _STARTING
         self._told: dict[tuple[str, int], str] = {}
         self.figures: list[SinkFigure] = []
+        self.source_figures: list[SourceFigure] = []
         self._check()
 
     def _check(self) -> None:
-        if not self._sinks:
+        if not self._sinks and not self._sources:
             return
         try:
+            from headrace.kafka.source import SourceTrouble, check_source
             from headrace.kafka.transactions import check_client
         except ModuleNotFoundError as error:
-            raise InvalidKey("sinks", f"{error.name} is missing: pip install 'headrace[kafka]'") from error
+            key = "sinks" if self._sinks else "sources"
+            raise InvalidKey(key, f"{error.name} is missing: pip install 'headrace[kafka]'") from error
         for index, sink in enumerate(self._sinks):
             try:
                 check_client(sink)
             except SinkTrouble as error:
                 raise InvalidKey(f"sinks[{index}].client", str(error)) from None
+        for index, source in enumerate(self._sources):
+            try:
+                check_source(source)
+            except SourceTrouble as error:
+                raise InvalidKey(f"sources[{index}].client", str(error)) from None
 
     def hold(self, shards: Sequence[tuple[int, Path]]) -> None:
         """Hold the journals for the sinks from now on: before any client can publish. Raises JournalError, OSError."""
@@ -91,10 +101,15 @@ class Sinks:
                             shard=shard,
                         )
 
-    def start(self) -> None:
-        """Start the process."""
+    def start(self, is_first: bool = True) -> None:
+        """Start the process. `is_first`: of the workers of the node, which has the sources."""
+        if not is_first:
+            self._sources = []
+        self._begin()
+
+    def _begin(self) -> None:
         self._next = None
-        if not self._sinks:
+        if not self._sinks and not self._sources:
             return
         command = [sys.executable, *python_options(), "-m", "headrace", "sinks"]
         self._started_s = time.monotonic()
@@ -103,7 +118,7 @@ class Sinks:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
             )
             assert self._process.stdin is not None
-            self._process.stdin.write(packed(self._sinks, self._shards))
+            self._process.stdin.write(packed(self._sinks, self._shards, self._sources))
             self._process.stdin.flush()
         except OSError as error:
             self._ended(f"its process cannot be started: {error}")
@@ -128,21 +143,29 @@ class Sinks:
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         self._buffer = self._buffer[-_LINE_BYTES_MAX:]
         for line in lines:
-            with suppress(ValueError, TypeError):
-                self.figures = [SinkFigure(**one) for one in json.loads(line)]
+            with suppress(ValueError, TypeError, KeyError):
+                found = json.loads(line)
+                self.figures = [SinkFigure(**one) for one in found["sinks"]]
+                self.source_figures = [SourceFigure(**one) for one in found["sources"]]
                 self._why = ""
         self._tell()
 
     def _tell(self) -> None:
         """Write into the log what has changed."""
         for one in self.figures:
-            said = one.trouble or one.odd
-            if self._told.get((one.sink, one.shard), "") != said:
-                self._told[one.sink, one.shard] = said
-                if said:
-                    self._log.warning("sink", sink=one.sink, shard=one.shard, detail=said)
-                else:
-                    self._log.info("sink writes again", sink=one.sink, shard=one.shard)
+            self._say(f"sink {one.sink}", one.shard, one.trouble or one.odd)
+        for source in self.source_figures:
+            self._say(f"source {source.source}", -1, source.trouble)
+
+    def _say(self, what: str, shard: int, said: str) -> None:
+        if self._told.get((what, shard), "") == said:
+            return
+        self._told[what, shard] = said
+        where = {} if shard < 0 else {"shard": shard}
+        if said:
+            self._log.warning(what, detail=said, **where)
+        else:
+            self._log.info(f"{what} goes on", **where)
 
     def _ended(self, why: str) -> None:
         """Start the process again after a while."""
@@ -153,7 +176,7 @@ class Sinks:
         self._why = why
         self._log.warning("sinks", detail=f"{why}; it is started again")
         self._pauses.lasted(time.monotonic() - self._started_s)
-        self._next = asyncio.get_running_loop().call_later(self._pauses.next_s(), self.start)
+        self._next = asyncio.get_running_loop().call_later(self._pauses.next_s(), self._begin)
 
     def _give_up(self) -> subprocess.Popen[bytes] | None:
         """Let go of the process and its pipes, whose end it sees."""
@@ -171,12 +194,13 @@ class Sinks:
     @property
     def trouble(self) -> str:
         """Return which sinks do not write, and why; "" where all do."""
-        if not self._sinks:
+        if not self._sinks and not self._sources:
             return ""
         if self._why:
             return f"sinks: {self._why}" if self._why != _STARTING else ""
-        whys = {one.sink: one.trouble for one in self.figures if one.trouble}
-        return "; ".join(f"sink {name}: {why}" for name, why in whys.items())
+        whys = {f"sink {one.sink}": one.trouble for one in self.figures if one.trouble}
+        whys |= {f"source {one.source}": one.trouble for one in self.source_figures if one.trouble}
+        return "; ".join(f"{name}: {why}" for name, why in whys.items())
 
     async def stop(self) -> None:
         """Have the process send what the journals have now, and end. Call it when nothing more comes into them."""

@@ -1,4 +1,5 @@
-"""What /metrics tells of sinks: what was written to Kafka, how far behind each is, and whether it writes."""
+"""What /metrics tells of sinks and sources: what went to Kafka and came from it, how far behind each is, and whether it
+goes on."""
 
 from __future__ import annotations
 
@@ -34,6 +35,18 @@ class SinkFigure:
     odd: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class SourceFigure:
+    """What a source has done, as its process tells it. `trouble`: why it does not publish, "" where all is well."""
+
+    source: str
+    records: int = 0
+    refused: int = 0
+    lag_records: int = 0
+    is_up: bool = False
+    trouble: str = ""
+
+
 class SinkCollector(Collector):
     """The figures of all sinks of a worker; nothing where there is none."""
 
@@ -58,3 +71,31 @@ class SinkCollector(Collector):
             for one in found:
                 family.add_metric([one.sink, str(one.shard)], getattr(one, name))
             yield family
+
+
+class SourceCollector(Collector):
+    """The figures of all sources of a worker; nothing where there is none."""
+
+    def __init__(self, figures: Callable[[], Sequence[SourceFigure]]) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[Metric]:
+        found = self._figures()
+        if not found:
+            return
+        up = GaugeMetricFamily("headrace_source_up", "1 while a source reads from Kafka", labels=["source"])
+        lag = GaugeMetricFamily(
+            "headrace_source_lag_records", "Records of Kafka that a source has not read", labels=["source"]
+        )
+        records = CounterMetricFamily(
+            "headrace_source_records", "Records of Kafka that were published", labels=["source"]
+        )
+        refused = CounterMetricFamily(
+            "headrace_source_refused", "Records of Kafka that the broker would not have", labels=["source"]
+        )
+        for one in found:
+            up.add_metric([one.source], int(one.is_up))
+            lag.add_metric([one.source], one.lag_records)
+            records.add_metric([one.source], one.records)
+            refused.add_metric([one.source], one.refused)
+        yield from (up, lag, records, refused)

@@ -24,6 +24,7 @@ GOOD = {
     'headrace_paused_connections{reason="disk_read"}': 0,
     'headrace_paused_connections{reason="socket"}': 5,
     'headrace_bridge_up{bridge="cloud"}': 1,
+    'headrace_source_up{source="s"}': 1,
     'headrace_sink_up{sink="s",shard="0"}': 1,
     'headrace_sink_up{sink="s",shard="1"}': 1,
     'headrace_sink_lag_records{sink="s",shard="1"}': 7,
@@ -37,6 +38,7 @@ WARNINGS = [
         "consumer archive is 801 B behind; beyond 1000 B its records are dropped",
     ),
     ({'headrace_bridge_up{bridge="cloud"}': 0}, "bridge cloud is down"),
+    ({'headrace_source_up{source="s"}': 0}, "source s does not read from Kafka"),
     ({'headrace_sink_up{sink="s",shard="1"}': 0}, "sink s does not write to Kafka, 7 records behind"),
     (
         {'headrace_sink_lost_total{sink="s",shard="1"}': 5},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from headrace.services.sink_metrics import SinkCollector, SinkFigure
+from headrace.services.sink_metrics import SinkCollector, SinkFigure, SourceCollector, SourceFigure
 
 
 def told(*figures: SinkFigure) -> list[str]:
@@ -29,3 +29,14 @@ def test_each_sink_is_told_by_shard() -> None:
 
 def test_nothing_is_told_where_there_is_none() -> None:
     assert told() == []
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(SourceCollector(list))
+    assert generate_latest(registry) == b""
+
+
+def test_each_source_is_told() -> None:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(SourceCollector(lambda: [SourceFigure("s", 5, 1, 7, True)]))
+    lines = generate_latest(registry).decode().splitlines()
+    for name, value in (("up", 1), ("lag_records", 7), ("records_total", 5), ("refused_total", 1)):
+        assert f'headrace_source_{name}{{source="s"}} {value}.0' in lines
