@@ -135,3 +135,28 @@ def test_a_tenant_is_brought_in_by_the_command_and_is_the_same_the_second_time(
     changed = mine.content | {"quotas": {"sessions": 1}}
     assert hub.ask("POST", "/v1/import?tenant=acme", "tenant-admin of acme", changed).status == 403
     assert "tenant imported" in {one["event"] for one in events(hub, "owner", "green")}
+
+
+def test_who_is_banned_over_http_is_turned_away_by_the_command_too(hub: Hub, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(hub.tokens["tenant-admin of acme"])
+    at = ["--admin", f"http://127.0.0.1:{hub.broker.admin_port}", "--token-file", str(token)]
+
+    def ban(*words: str) -> Any:
+        return headrace("ban", *words, *at, deadline_s=120)
+
+    done = ban("add", "--client", "acme/c1", "--for", "10m", "--reason", "loud")
+    assert done.returncode == 0, done.stderr
+    [row] = hub.ask("GET", "/v1/bans?tenant=acme", "viewer of acme").content["rows"]
+    assert (row["kind"], row["subject"], row["reason"]) == ("client", "c1", "loud")
+    assert "client acme/c1" in ban("list", "--tenant", "acme").stdout
+    assert ban("list").returncode == 1, "of all tenants is not for this token"
+    assert ban("add", "--client", "blue/c1").returncode == 1
+    assert ban("add", "--address", "192.0.2.1").returncode == 1
+    assert ban("remove", "--client", "acme/c1").returncode == 0
+    assert hub.ask("GET", "/v1/bans").content["rows"] == []
+    assert (
+        hub.ask("PUT", "/v1/bans?kind=address&subject=192.0.2.1", "owner", {}).content["subject"]
+        == "192.0.2.1/32"
+    )
+    assert hub.ask("DELETE", "/v1/bans?kind=address&subject=192.0.2.1", "owner").status == 204

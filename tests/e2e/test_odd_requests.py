@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from e2e.administered import STARTED_S, Asked, Hub
+from headrace.api.bans import OF_BANS
 from headrace.api.documents import OF_DOCUMENTS
 from headrace.api.operations import RESOURCES
 from headrace.api.resource import Resource
@@ -171,7 +172,7 @@ def resources_of(method: str, path: str) -> list[Resource]:
     """Return what may answer here: the list, or the one that a query names."""
     return [
         each
-        for each in (*RESOURCES, *OF_DIRECTORY, *OF_DOCUMENTS)
+        for each in (*RESOURCES, *OF_DIRECTORY, *OF_DOCUMENTS, *OF_BANS)
         if each.method == method and path in [of.replace(":path}", "}") for of in each.paths]
     ]
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import click
 
-from headrace.commands.directory import actor, as_json, end, of_a_directory, opened, row
+from headrace.commands.directory import (
+    Where,
+    actor,
+    as_json,
+    end,
+    of_a_directory,
+    of_a_directory_or_broker,
+    opened,
+    row,
+)
 from headrace.commands.storage import ends_with_its_reader
 from headrace.directory.entries import ROLES
 from headrace.directory.names import duration_s, shown, tenant_and
@@ -76,16 +85,21 @@ def _whom(address: str | None, client: str | None, user: str | None) -> tuple[st
 
 @ban.command("add")
 @click.option("--address", help="IP address or network, for all tenants")
-@click.option("--client", metavar="TENANT/CLIENT_ID")
+@click.option("--client", "of_client", metavar="TENANT/CLIENT_ID")
 @click.option("--user", metavar="TENANT/USER")
 @lasts
 @click.option("--reason", default="")
-@of_a_directory
+@of_a_directory_or_broker
 def add_command(
-    address: str | None, client: str | None, user: str | None, duration: str | None, reason: str, url: str
+    address: str | None,
+    of_client: str | None,
+    user: str | None,
+    duration: str | None,
+    reason: str,
+    url: Where,
 ) -> None:
     """Turn a client, a user or an address away; one that is banned already gets this end."""
-    kind, tenant, subject = _whom(address, client, user)
+    kind, tenant, subject = _whom(address, of_client, user)
     for_s = duration_s(duration) if duration is not None else 0
     with opened(url, make=kind == "address") as store:
         made = store.bans.add(actor(), kind, tenant, subject, for_s, reason)
@@ -93,13 +107,14 @@ def add_command(
 
 
 @ban.command("list")
+@click.option("--tenant", default="", help="of this one alone")
 @as_json
-@of_a_directory
+@of_a_directory_or_broker
 @ends_with_its_reader
-def ban_list_command(as_json: bool, url: str) -> None:
+def ban_list_command(tenant: str, as_json: bool, url: Where) -> None:
     """Print a line for each ban that holds: whom, until when, why."""
     with opened(url) as store:
-        for one in store.bans.all():
+        for one in store.bans.all(tenant):
             whom = f"{one.tenant}/{one.subject}" if one.tenant else one.subject
             line = f"{one.kind} {shown(whom)}  {end(one.until_us)}  {shown(one.reason)}".rstrip()
             about = {"kind": one.kind, "tenant": one.tenant, "subject": one.subject}
@@ -108,10 +123,10 @@ def ban_list_command(as_json: bool, url: str) -> None:
 
 @ban.command("remove")
 @click.option("--address", help="IP address or network")
-@click.option("--client", metavar="TENANT/CLIENT_ID")
+@click.option("--client", "of_client", metavar="TENANT/CLIENT_ID")
 @click.option("--user", metavar="TENANT/USER")
-@of_a_directory
-def remove_command(address: str | None, client: str | None, user: str | None, url: str) -> None:
+@of_a_directory_or_broker
+def remove_command(address: str | None, of_client: str | None, user: str | None, url: Where) -> None:
     """Lift a ban."""
     with opened(url) as store:
-        store.bans.remove(actor(), *_whom(address, client, user))
+        store.bans.remove(actor(), *_whom(address, of_client, user))

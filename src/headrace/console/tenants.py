@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from headrace.console.admin import AdminClient
-from headrace.directory.entries import Actor, Rule, Tenant, User, quota, setting
+from headrace.directory.entries import Actor, Ban, Rule, Tenant, User, quota, setting
 from headrace.directory.errors import InvalidField
 from headrace.directory.names import tenant_name
 
@@ -30,6 +30,7 @@ class RemoteStore:
         self.users = RemoteUsers(client)
         self.rules = RemoteRules(client)
         self.documents = RemoteDocuments(client)
+        self.bans = RemoteBans(client)
 
     def close(self) -> None:
         """Do nothing: a connection that is kept ends with the command."""
@@ -168,6 +169,34 @@ class RemoteDocuments:
         found = self._client.ask("POST", "/v1/import" + query, msgspec.to_builtins(document))
         done: Imported = msgspec.convert(found, _documents().Imported)
         return done
+
+
+class RemoteBans:
+    """Has who is banned, as `directory.bans.Bans`."""
+
+    def __init__(self, client: AdminClient) -> None:
+        self._client = client
+
+    def add(
+        self, actor: Actor, kind: str, tenant: str, subject: str, for_s: int = 0, reason: str = ""
+    ) -> Ban:
+        body = {"for_s": for_s, "reason": reason}
+        return _ban(self._client.ask("PUT", _one(kind, tenant, subject), body))
+
+    def remove(self, actor: Actor, kind: str, tenant: str, subject: str) -> None:
+        self._client.ask("DELETE", _one(kind, tenant, subject))
+
+    def all(self, tenant: str = "") -> list[Ban]:
+        rows = self._client.get("/v1/bans" + _query(tenant=tenant or None))["rows"]
+        return [_ban(row) for row in rows]
+
+
+def _one(kind: str, tenant: str, subject: str) -> str:
+    return "/v1/bans" + _query(kind=kind, tenant=tenant or None, subject=subject)
+
+
+def _ban(row: Any) -> Ban:
+    return Ban(row["tenant"], row["kind"], row["subject"], row["until_us"], row["reason"], 0)
 
 
 def _documents() -> Any:

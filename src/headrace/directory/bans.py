@@ -63,10 +63,10 @@ class Bans:
                 raise NotThere(f"the {kind} {subject!r}{where} is not banned")
             writing.note("ban removed", tenant, subject, kind=kind)
 
-    def all(self) -> list[Ban]:
-        """Return the bans that hold now."""
+    def all(self, tenant: str = "") -> list[Ban]:
+        """Return the bans that hold now; of a tenant, which are none of addresses, if it is named."""
         with self._database.reading() as connection:
-            return self.holding(connection)
+            return [one for one in self.holding(connection) if not tenant or one.tenant == tenant]
 
     def holding(self, connection: Connection) -> list[Ban]:
         """Return the bans that hold now, by kind, tenant and name."""

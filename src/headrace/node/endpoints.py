@@ -179,11 +179,12 @@ def site(
     }
     resources = [*RESOURCES]
     if parts.desk is not None:
+        from headrace.api.bans import OF_BANS, of_bans
         from headrace.api.documents import OF_DOCUMENTS, of_documents
         from headrace.api.tenants import OF_DIRECTORY, of_tenants
 
-        answers |= of_tenants(parts.desk) | of_documents(parts.desk)
-        resources += (*OF_DIRECTORY, *OF_DOCUMENTS)
+        answers |= of_tenants(parts.desk) | of_documents(parts.desk) | of_bans(parts.desk)
+        resources += (*OF_DIRECTORY, *OF_DOCUMENTS, *OF_BANS)
     if parts.configured is not None:
         answers |= of_configuration(parts.configured)
     routes: list[BaseRoute] = [

@@ -294,10 +294,11 @@ class SupervisedNode:
         overview = Overview(self._runtime.path, self._members, layout.shards)
         more: Sequence[Resource] = ()
         if config.tenants.enabled:
+            from headrace.api.bans import OF_BANS
             from headrace.api.documents import OF_DOCUMENTS
             from headrace.api.tenants import OF_DIRECTORY
 
-            more = (*OF_DIRECTORY, *OF_DOCUMENTS)
+            more = (*OF_DIRECTORY, *OF_DOCUMENTS, *OF_BANS)
         supervisor = self._supervisor
         app = overview.site(
             layout.directories(),
