@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_hex
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -32,6 +32,8 @@ _VERSIONS: Final = re.compile(r"Python in worker has different version.*")
 _MARK: Final = ".seen-"
 _SEEN_WITHIN_S: Final = 5.0
 """So long may a shared file system take until another machine sees a new file."""
+_LEFT_S: Final = 3600.0
+"""Nobody looks at a mark any more that is as old as this."""
 
 
 def check_master(master: str) -> None:
@@ -100,6 +102,7 @@ def check_folders(
     try:
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
+        _sweep(mark.parent)
     except OSError:
         return  # the job says what there is to say
     try:
@@ -108,6 +111,13 @@ def check_folders(
     finally:
         with suppress(OSError):
             mark.unlink()
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the marks that processes have left which were killed while workers looked at them. Raises OSError."""
+    for left in folder.glob(f"{_MARK}*"):
+        if time() - left.stat().st_mtime > _LEFT_S:
+            left.unlink(missing_ok=True)
 
 
 def require_seen(spark: SparkSession, option: str, value: Path, paths: Sequence[Path], problem: str) -> None:

@@ -3,13 +3,15 @@ cannot work."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from deltalake import DeltaTable
@@ -141,3 +143,17 @@ def test_a_folder_that_workers_do_not_see_is_named(
     monkeypatch.setattr(Path, "touch", lambda _path: None)
     with pytest.raises(BadOption, match=r"pipeline.lake=.*/lake.*: the worker on .* does not see it.*a URL"):
         check_folders(spark, lake, None, [])
+
+
+def test_marks_that_killed_processes_left_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, seen = tmp_path / "_checkpoints", list[Path]()
+    folder.mkdir()
+    for name, age_s in ((".seen-old", 7200), (".seen-new", 60), ("archive.lock", 7200)):
+        (folder / name).touch()
+        os.utime(folder / name, (time.time() - age_s,) * 2)
+    monkeypatch.setattr(cluster, "require_seen", lambda *about: seen.extend(about[3]))
+    cluster.check_folders(cast(SparkSession, None), tmp_path, None, [])
+    assert [path.parent for path in seen] == [folder]
+    assert sorted(path.name for path in folder.iterdir()) == [".seen-new", "archive.lock"]
