@@ -7,6 +7,7 @@ may write can hold a link to anything.
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import tempfile
@@ -105,7 +106,9 @@ def share_secret(fd: int, directory: Path) -> None:
 def replace_secret(path: Path, text: str) -> None:
     """Replace a file of secrets as a whole, synced: one that is there keeps its owner and mode, a new one is for its
     owner alone, and the service. What stands under that name is never written to, so that a link in a directory of
-    another user leads nowhere. Raises OSError."""
+    another user leads nowhere; a device or a pipe is not replaced. Raises OSError."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
     handle, fresh = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as out:

@@ -234,3 +234,12 @@ def test_what_a_user_may_read_is_what_the_system_says(
     os.chown(file, *whose)
     file.chmod(mode)
     assert (hidden_from(USER, GROUP, file) is None) == service_reads(file)
+
+
+def test_a_device_or_a_pipe_is_not_replaced_by_a_file_of_secrets(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="is no regular file"):
+        replace_secret(pipe, "secret")
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
