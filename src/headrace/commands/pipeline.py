@@ -170,6 +170,8 @@ def _sent(config: Config) -> tuple[Config, list[Path]]:
 @click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
 def pack(target: Path) -> None:
     """Write what the jobs import, as it is installed here, into TARGET (.tar.gz), for `submit --packages`."""
+    if not target.name:
+        raise click.BadParameter("names no file", param_hint="TARGET")
     with failures_explained():
         from headrace_spark.base.packing import pack as write
 

@@ -110,7 +110,9 @@ def show_command(
 @click.command("peek")
 @click.argument("client_id", callback=exact_name)
 @click.option("--tenant", default=DEFAULT_TENANT, show_default=True, callback=exact_name, help="whose it is")
-@click.option("-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="so many at most")
+@click.option(
+    "-n", "--limit", type=click.IntRange(1, 1 << 31), default=20, show_default=True, help="so many at most"
+)
 @click.option("--json", "as_json", is_flag=True, help="a JSON object a line")
 @of_a_broker
 @ends_with_its_reader

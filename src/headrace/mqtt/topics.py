@@ -69,7 +69,11 @@ def malformed_filter(topic_filter: str) -> str:
     asked."""
     if not topic_filter:
         return "empty topic filter"  # [MQTT-4.7.3-1]
-    if len(topic_filter) > TOPIC_BYTES_MAX or len(topic_filter.encode()) > TOPIC_BYTES_MAX:
+    try:
+        is_long = len(topic_filter) > TOPIC_BYTES_MAX or len(topic_filter.encode()) > TOPIC_BYTES_MAX
+    except UnicodeEncodeError:  # of a command line or of JSON; what comes in a packet was decoded
+        return "topic filter that is not UTF-8"
+    if is_long:
         return "topic filter longer than 65535 bytes"  # [MQTT-4.7.3-3]
     return _wildcard_error(topic_filter)
 
