@@ -63,17 +63,15 @@ suite() {
   env -u PYTHONPATH -u PYTHONDONTWRITEBYTECODE ${path:+PYTHONPATH=$path} HEADRACE_BUILD=$build HEADRACE_SUITE="$name" \
     "$bin/python" -m pytest -m "$which" -o cache_dir="build/cache-$name" "$@"
 }
-# How long it took, and how much of the processors, stands beside its log.
+# How long it took stands beside its log.
 timed_suite() {
   local name=$1 began=$SECONDS outcome=0 paths=()
   mapfile -t paths < <(tests_of "$name")
   rm -rf "build/cache-$name"
   suite "$name" "${paths[@]}" || outcome=$?
   echo $((SECONDS - began)) >"build/test-$name.seconds"
-  times >"build/test-$name.times"
   return $outcome
 }
-cpu_seconds() { tail -n 1 "build/test-$1.times" | tr ms '  ' | awk '{ printf "%d", 60 * $1 + $2 + 60 * $3 + $4 }'; }
 # What failed and why, a line each; pytest's last line when it never came to a summary.
 reasons_in() { grep -E '^(FAILED|ERROR) ' "$1" | cut -c 1-240 | head -n 8 | grep . || tail -n 1 "$1"; }
 
@@ -107,7 +105,7 @@ finish() {
     esac
     [ $outcome != FAILED ] || failed=1
     [ $outcome = ok ] || mapfile -t -O "${#reasons[@]}" reasons < <(reasons_in "build/test-$name.log" | sed "s/^/$name, $outcome: /")
-    report+=("$(printf '%-34s %-8s %4d s, %5d of CPU' "tests, $name" "$outcome" "$(<"build/test-$name.seconds")" "$(cpu_seconds "$name")")")
+    report+=("$(printf '%-34s %-8s %4d s' "tests, $name" "$outcome" "$(<"build/test-$name.seconds")")")
   done
 }
 # What failed while five suites shared two cores is run three times more, alone. If it passes each time it is *unsteady*: the
