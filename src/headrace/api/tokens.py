@@ -17,7 +17,9 @@ that tenant.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hmac import compare_digest
 from http import HTTPStatus
@@ -28,6 +30,7 @@ import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from headrace.api.problem import problem
 from headrace.errors import HeadraceError
@@ -38,6 +41,8 @@ ADMINISTER: Final = "administer"  # tenants, with their users and rules: what `o
 _LIMITS: Final = ("tenant", "consumer")
 BODY_BYTES_MAX: Final = 4096
 _DIGITS_MAX: Final = 18  # of a length that is looked at as a number
+_LINGER_S: Final = 1.0
+_LINGER_BYTES: Final = 8 << 20
 
 _BEARER: Final = "Bearer "
 
@@ -230,4 +235,24 @@ async def answered(request: Request, answer: Answer, bytes_max: int = BODY_BYTES
 def _too_long(bytes_max: int) -> Response:
     """Refuse a body, and the connection on which the rest of it may come."""
     detail = f"the body is longer than {bytes_max} bytes"
-    return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail, {"connection": "close"})
+    refusal = problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail, {"connection": "close"})
+    return _Lingering(refusal.body, refusal.status_code, dict(refusal.headers))
+
+
+class _Lingering(Response):
+    """An answer behind which a body is read on and thrown away for a while: a connection that is closed over what has
+    come and was not read is reset, and who still sends would never see the answer."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        await send(start)
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        left = _LINGER_BYTES
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                while left > 0:
+                    message = await receive()
+                    left -= len(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        break
+        await send({"type": "http.response.body", "body": b""})

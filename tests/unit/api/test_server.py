@@ -141,6 +141,22 @@ def test_a_body_that_is_too_long_is_refused_before_it_comes(request_: bytes) -> 
     run(body)
 
 
+def test_whoever_sends_a_body_that_is_too_long_to_its_end_reads_why_it_was_refused() -> None:
+    """The connection is not reset over what nobody read of it."""
+
+    async def body(served: Served) -> None:
+        for size in (1001, 100_000, 4 << 20):
+            reader, writer = await served.open(LONG + b"Content-Length: %d\r\n\r\n" % size)
+            await writer.drain()
+            for _ in range(0, size, 1 << 16):  # the answer is under way meanwhile
+                writer.write(bytes(min(1 << 16, size)))
+                await writer.drain()
+            assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 413 ")
+            writer.close()
+
+    run(body, PATIENT)
+
+
 @pytest.mark.parametrize("half", HALVES)
 def test_what_is_half_done_ends(half: str) -> None:
     async def body(served: Served) -> None:
