@@ -114,7 +114,7 @@ def test_without_fsync_a_power_cut_costs_only_the_end(
         before, epoch = epoch, 0
         kept, reports, epoch = reopened(disk)
         assert kept == written[: len(kept)]
-        assert epoch - before == any("the epoch rises" in line for line in reports)
+        assert (epoch > before) == any("the epoch rises" in line for line in reports)
         if epoch > before:
             assert len(kept) < published
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import socket
 import threading
@@ -49,6 +50,10 @@ class Server:
             if not part:
                 return False
             data += part
+        asked, _, sent = data.partition(b"\r\n\r\n")
+        found = re.search(rb"\ncontent-length: *(\d+)", asked.lower())
+        while found and len(sent) < int(found[1]):  # a connection closed over what was not read is reset
+            sent += connection.recv(65_536)
         self.requests.append(data.decode().partition(" HTTP")[0])
         step = self.plan.pop(0)
         if step == "close":
