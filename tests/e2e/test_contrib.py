@@ -111,10 +111,14 @@ def test_alerts_ask_for_metrics_that_there_are(metrics: set[str], types: dict[st
     assert {name for name in told if name not in types} <= metrics
 
 
-# Of what this broker has none of: a supervisor, and a directory of tenants.
-OF_OTHERS = {"headrace_worker_up", "headrace_worker_restarts_total"} | {
-    f"headrace_directory_{name}" for name in ("away", "lookups_total", "waiting", "abandoned_total", "users")
+# Of what this broker has none of: a supervisor, a directory of tenants, sinks and sources.
+PARTS_OF_OTHERS = {
+    "worker": ("up", "restarts_total"),
+    "directory": ("away", "lookups_total", "waiting", "abandoned_total", "users"),
+    "sink": ("up", "lag_records", "records_total", "transactions_total", "lost_total", "left_out_total"),
+    "source": ("up", "lag_records", "records_total", "refused_total"),
 }
+OF_OTHERS = {f"headrace_{part}_{name}" for part, names in PARTS_OF_OTHERS.items() for name in names}
 
 
 def test_the_reference_and_the_broker_name_the_same_metrics(types: dict[str, str]) -> None:
