@@ -107,6 +107,7 @@ class Catalog:
         self._files: dict[int, int] = {}  # base offset -> descriptor, least recently opened first
         self._directory = segments[0].path.parent
         self._spare = -1
+        self._leaving: Segment | None = None  # its name may be gone, and it is still in the list
         self.leftovers: list[
             Path
         ] = []  # by merging: files of segments that another one has taken in, oldest first
@@ -116,6 +117,12 @@ class Catalog:
     def segments(self) -> list[Segment]:
         """Return the segments, oldest first, in a list that nobody changes."""
         return self._view[1]
+
+    def needs(self, segment: Segment) -> bool:
+        """Return whether the file of a segment that was in the list must have its name. Runs on any thread."""
+        if segment is self._leaving:  # asked first: the list is without it before that is over
+            return False
+        return segment.base_offset in self._view[0]
 
     def append(self, segment: Segment) -> None:
         """Add a segment behind the others. Runs on the writer thread."""
@@ -127,12 +134,15 @@ class Catalog:
         """Delete the files of the oldest segment and forget it. Raises OSError, and then it is still there.
 
         What merging could not remove goes after it: before the merged one has its name durably, they are needed."""
-        gone = self._view[1][0]
-        with suppress(FileNotFoundError):
-            self._disk.unlink(gone.path)
-        with self._lock:
-            bases, segments = self._view
-            self._view = (bases[1:], segments[1:])
+        gone = self._leaving = self._view[1][0]
+        try:
+            with suppress(FileNotFoundError):
+                self._disk.unlink(gone.path)  # takes the name at once, and may take long to free the blocks
+            with self._lock:
+                bases, segments = self._view
+                self._view = (bases[1:], segments[1:])
+        finally:
+            self._leaving = None
         self._close(gone)
         with suppress(FileNotFoundError):
             self._disk.unlink(gone.index_path)

@@ -64,7 +64,7 @@ class Presence:
                 return f"another file was put in the place of {path} {WHILE_IT_RUNS}"
         names = set(self._disk.names(file.segment.path.parent))
         for segment in segments:
-            if segment.path.name not in names:
+            if segment.path.name not in names and self._catalog.needs(segment):
                 return f"{segment.path} was removed or moved {WHILE_IT_RUNS}"
         return ""
 

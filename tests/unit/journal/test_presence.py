@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -227,6 +228,74 @@ def test_no_segment_is_begun_in_another_directory(data: Path) -> None:
     assert isinstance(said[0], JournalMoved)
     started.log.close()
     assert everything(data) == before
+
+
+class LingeringUnlink(Disk):
+    """A file system on which a name goes at once, and the call returns once the blocks are free."""
+
+    def __init__(self, free: Callable[[], None]) -> None:
+        self.free = free
+
+    def unlink(self, path: Path) -> None:
+        super().unlink(path)
+        if path.suffix == ".log":
+            self.free()
+
+
+def test_a_segment_that_retention_is_still_removing_is_not_missed(data: Path) -> None:
+    found: list[str] = []
+    disk = LingeringUnlink(lambda: found.append(log.presence.verdict(no_wait)))
+    settings = replace(SMALL, retention_bytes=4096)
+    log = SegmentedLog.open(data, settings, silent, disk)
+    log.set_floor(log.next_offset)
+    assert log.apply_retention()
+    log.close()
+    assert found
+    assert set(found) == {""}
+
+
+def test_a_look_while_a_segment_goes_says_nothing(data: Path) -> None:
+    """Retention is done between the list of the segments and that of the names."""
+
+    class Racing(Disk):
+        race: Callable[[], object] | None = None
+
+        def names(self, directory: Path) -> list[str]:
+            race, self.race = self.race, None
+            if race is not None:
+                race()
+            return super().names(directory)
+
+    disk = Racing()
+    log = SegmentedLog.open(data, replace(SMALL, retention_bytes=4096), silent, disk)
+    log.set_floor(log.next_offset)
+    count = log.segment_count
+
+    def retain() -> None:
+        assert log.apply_retention()
+
+    disk.race = retain
+    assert log.presence.look() == ""
+    assert log.segment_count < count
+    log.close()
+
+
+def test_a_segment_that_cannot_be_removed_is_still_missed_when_it_goes(data: Path) -> None:
+    class Stuck(Disk):
+        def unlink(self, path: Path) -> None:
+            if path.suffix == ".log":
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            super().unlink(path)
+
+    log = SegmentedLog.open(data, replace(SMALL, retention_bytes=4096), silent, Stuck())
+    log.set_floor(log.next_offset)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        log.apply_retention()
+    assert log.presence.verdict(no_wait) == ""
+    oldest = min((data / "journal").glob("*.log"))
+    removed(oldest)
+    assert log.presence.verdict(no_wait).startswith(str(oldest))
+    log.close()
 
 
 # Before one is opened
