@@ -6,6 +6,7 @@ cannot be read, or used, leaves the keys that were there.
 
 from __future__ import annotations
 
+import http.client
 import threading
 import time
 import urllib.error
@@ -107,7 +108,7 @@ class KeySource:
             opener = urllib.request.build_opener(_Straight)
             with opener.open(self._where, timeout=TIMEOUT_S) as answer:
                 text: bytes = answer.read(BYTES_MAX + 1)
-        except (OSError, ValueError) as error:  # of urllib too
+        except (OSError, ValueError, http.client.HTTPException) as error:  # of urllib too
             raise UnusableKeys(f"it cannot be read: {error}") from None
         if len(text) > BYTES_MAX:
             raise UnusableKeys(f"it is larger than {BYTES_MAX} bytes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -106,3 +107,23 @@ def test_other_answers_are_no_keys(server: Server, status: int, text: bytes) -> 
     with pytest.raises(UnusableKeys):
         source.load()
     assert server.asked == 1
+
+
+def test_an_answer_that_is_no_http_leaves_the_keys_and_the_thread() -> None:
+    """Something else on the port, as a proxy that restarts, must not end the reading of keys for good."""
+    told = list[str | None]()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        source = KeySource(f"http://127.0.0.1:{listening.getsockname()[1]}/keys", 300, told.append)
+
+        def answer() -> None:
+            taken, _ = listening.accept()
+            with taken:
+                taken.recv(65_536)
+                taken.sendall(b"SSH-2.0-something\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        source.read()
+        thread.join(WITHIN_S)
+    assert len(told) == 1
+    assert "cannot be read" in str(told[0])
