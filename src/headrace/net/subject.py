@@ -1,8 +1,8 @@
 """The user name of a client by its certificate: a template, as `{o}/{cn}`, that the certificate fills in.
 
 Fields are cn, o and ou of the subject, and dns, uri and email of the subject alternative names. A certificate that has
-none of a field, or several, names nobody; nor does one whose value holds the text behind its field in the template, since
-it could pass for two values.
+none of a field, or several, names nobody; nor does one whose value holds a text that stands anywhere behind its
+field in the template, since it could pass for two values: for a tenant, and what is behind its separator.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class SubjectTemplate:
     def name(self, certificate: Mapping[str, Any]) -> str | None:
         """Return the user name of a certificate, as `ssl` shows it; None if it names nobody."""
         found = [self._literals[0]]
-        for field, literal in zip(self._fields, self._literals[1:], strict=True):
-            values = _values(certificate, field)
-            if len(values) != 1 or not values[0] or (literal and literal in values[0]):
+        for at, field in enumerate(self._fields, 1):
+            values, behind = _values(certificate, field), self._literals[at:]
+            if len(values) != 1 or not values[0] or any(text and text in values[0] for text in behind):
                 return None
-            found += [values[0], literal]
+            found += [values[0], behind[0]]
         return "".join(found)
 
 

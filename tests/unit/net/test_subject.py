@@ -57,6 +57,13 @@ def test_no_certificate_passes_for_another_tenant(certificate: dict[str, object]
     assert SubjectTemplate("{o}/{cn}").name(certificate) is None
 
 
+def test_no_first_field_of_several_brings_the_separator_along() -> None:
+    names = ("organizationalUnitName", "victim/x"), ("organizationName", "evil"), ("commonName", "gw")
+    certificate = {"subject": tuple((name,) for name in names)}
+    assert SubjectTemplate("{ou}-{o}/{cn}").name(certificate) is None
+    assert SubjectTemplate("{o}-{cn}/{ou}").name(certificate) == "evil-gw/victim/x"
+
+
 @pytest.mark.parametrize("template", ["", "acme", "{}", "{name}", "{cn", "cn}", "{{cn}}", "{cn}/{x}"])
 def test_what_is_no_template_is_refused(template: str) -> None:
     with pytest.raises(ValueError, match=r"none of|neither"):
