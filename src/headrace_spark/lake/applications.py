@@ -15,6 +15,8 @@ from typing import Final
 
 import pyarrow.parquet as pq
 
+from headrace.journal.epochs import EPOCH_MAX
+from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.lake_url import Location
 from headrace_spark.lake.spark_log import SparkLog
 from headrace_spark.lake.table_log import TableLog, log_folder
@@ -34,6 +36,25 @@ def epochs_told(log: TableLog, table: Location, head: str, newest: int) -> Itera
         int(name.removeprefix(head)) for name in names if re.fullmatch(re.escape(head) + r"\d{1,10}", name)
     }
     yield from sorted((epoch for epoch in told if epoch < newest), reverse=True)
+
+
+def require_own_epochs(log: TableLog, table: Location, head: str, uuid: str, epoch: int) -> None:
+    """Require that a table has no application of a journal (`head` and an epoch) in an epoch above the journal's own,
+    `epoch`: an epoch never falls, so that is of another copy of the journal, which went on apart. Raises LakeConflict."""
+    for told in epochs_told(log, table, head, EPOCH_MAX):
+        if told <= epoch:
+            return
+        if (end := log.transaction_version(f"{head}{told}")) is not None:
+            raise another_copy(table, uuid, epoch, told, end)
+
+
+def another_copy(table: Location, uuid: str, epoch: int, told: int, end: int) -> LakeConflict:
+    """Return what is said of a table that has a journal, which is in `epoch`, up to `end` in the higher epoch `told`."""
+    return LakeConflict(
+        f"table {table} has records up to offset {end}, epoch {told}, of another copy of journal {uuid}, which is in "
+        f"epoch {epoch} here: each was restored or put back by itself. Use another lake, or go on with the copy that "
+        "the table was fed from"
+    )
 
 
 def _in_folder(table: Path) -> set[str]:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.lake_url import Location
-from headrace_spark.lake.applications import epochs_told
+from headrace_spark.lake.applications import epochs_told, require_own_epochs
 from headrace_spark.lake.own_columns import require_own_columns
 from headrace_spark.lake.restored import BATCH, Restores
 from headrace_spark.lake.table_files import MESSAGES_LAYOUT, TEXT_KEPT, FileLayout
@@ -129,6 +129,11 @@ class MessagesTable:
         batch of an archive, and from then on those that come.
         """
         return self._restores.lost()
+
+    def require_own_epochs(self, uuid: str, epoch: int) -> None:
+        """Require that no batch has spoken of a journal in an epoch above its own, `epoch`. Raises LakeConflict."""
+        if (log := self.log()) is not None:
+            require_own_epochs(log, self.location, archive_id(uuid, ""), uuid, epoch)
 
     def archived(self, uuid: str, epoch: int) -> JournalEnd | None:
         """Return how far the table has a journal, by the transactions of the batches, in the newest epoch up to

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.journal.epochs import EPOCH_MAX
 from headrace_spark.base.errors import LakeConflict
+from headrace_spark.lake.applications import require_own_epochs
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.source.journal import reaches, readable_from
 from headrace_spark.source.log_reader import DividedFrom, LogReader
@@ -122,28 +122,19 @@ class Ranges:
 
         Raises LakeConflict.
         """
+        self._require_own()
         position = self.position()
-        self._require_own(position or 0)
         ends = self._require_together(position)
         first = self.journal.complete_offset()
         is_begun = consumed == first and all(end > first for end in ends.values())
         if position is None and ends and first > 0 and not is_begun:
             raise self._conflict(f"table {self._last.path} has nothing of this journal, which others count")
 
-    def _require_own(self, position: int) -> None:
-        """Require that the last table counts nothing further in an epoch that this journal has not come to: that is of
-        another copy of it, which went on apart. Raises LakeConflict."""
-        journal = self.journal
-        for epoch in self._last.epochs_told(self.app_id(""), EPOCH_MAX):
-            if epoch <= journal.epoch:
-                return
-            done = self._last.last_version(self.app_id(epoch))
-            if done is not None and done > position:
-                raise LakeConflict(
-                    f"table {self._last.path} counts records up to offset {done}, epoch {epoch}, of another copy of "
-                    f"journal {journal.uuid}, which is in epoch {journal.epoch} here: each was restored or put back by "
-                    "itself. Use another lake"
-                )
+    def _require_own(self) -> None:
+        """Require that no table counts anything in an epoch that this journal has not come to. Raises LakeConflict."""
+        for table in (self._last, *self._others):
+            if (log := table.log()) is not None:
+                require_own_epochs(log, table.path, self.app_id(""), self.journal.uuid, self.journal.epoch)
 
     def _conflict(self, problem: str) -> LakeConflict:
         return LakeConflict(

@@ -10,11 +10,14 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from headrace_spark.archive.position import ends_of
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.messages import JournalEnd, archive_id
 from headrace_spark.records.decode import decode
 from headrace_spark.records.schema import MESSAGES, arrow_schema
+from headrace_spark.source.local import LocalJournal
+from spark.conftest import Writer
 from spark.journals import Made, mixed
 
 UUID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"
@@ -87,6 +90,29 @@ def test_rows_and_ends_of_the_journal(tmp_path: Path) -> None:
     assert state.end("00000000-8b86-d011-b42d-00c04fc964ff") is None
     assert lake.table.last_batch("query-1") == 4
     assert lake.table.last_batch("query-2") is None
+
+
+class LetGo(LocalJournal):
+    """A journal of which retention has taken all: nobody can tell from its records what a table has of it."""
+
+    def complete_offset(self) -> int:
+        return 1 << 40
+
+
+@pytest.mark.parametrize("archived", [10, None])
+@pytest.mark.parametrize("kind", [LocalJournal, LetGo])
+def test_what_another_copy_of_the_journal_was_archived_is_not_gone_on_from(
+    journal: Writer, tmp_path: Path, archived: int | None, kind: type[LocalJournal]
+) -> None:
+    """Two restores of one backup went on apart: the table may be of the one with the higher epoch."""
+    journal.write(mixed(300))
+    lake, here = Lake(tmp_path / "lake"), kind(journal.data_dir)
+    append(lake, mixed(10), 0, here.epoch, uuid=here.uuid, archived=10)
+    assert ends_of(here, lake.table)[1] == JournalEnd(here.uuid, here.epoch, 10)
+    append(lake, mixed(10), 0, here.epoch + 777, batch=1, uuid=here.uuid, archived=archived)
+    said = f"epoch {here.epoch + 777}, of another copy of journal {here.uuid}, .* epoch {here.epoch} here.*another lake"
+    with pytest.raises(LakeConflict, match=said):
+        ends_of(here, lake.table)
 
 
 def test_a_table_of_another_schema_is_refused(tmp_path: Path) -> None:
