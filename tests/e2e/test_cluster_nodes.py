@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -285,3 +288,34 @@ def test_nodes_with_certificates_are_linked_and_others_are_not(
     for broker in (first, second):
         assert "linked to node n3" not in broker.stderr
         assert "linked to node n4" not in broker.stderr
+
+
+def come_and_go(port: int, over: Event) -> None:
+    """A hundred connections that say nothing, and a hundred others half a second later."""
+    while not over.is_set():
+        with ExitStack() as held:
+            for _ in range(100):
+                held.enter_context(socket.create_connection(("127.0.0.1", port)))
+            over.wait(0.5)
+
+
+def test_strangers_at_the_port_of_nodes_keep_no_node_out(
+    nodes: Nodes, presences: Presences, tmp_path: Path
+) -> None:
+    """They have shown no certificate; and what has said nothing is closed."""
+    ours = certificates(tmp_path / "ours", "n0", "n1")
+    port = free_port()
+    nodes("n0", "--peer-listen", f"tcp://127.0.0.1:{port}", settings=of(ours, "n0")).start(WITHIN_S)
+    over = Event()
+    strangers = Thread(target=come_and_go, args=(port, over))
+    strangers.start()
+    try:
+        second = nodes("n1", settings=of(ours, "n1")).start(WITHIN_S)
+        presences.wait_for(n0=2, n1=2)
+        second.wait_for_line("linked to node n0", WITHIN_S)
+        subscribed(second)
+    finally:
+        over.set()
+        strangers.join()
+    with socket.create_connection(("127.0.0.1", port), timeout=WITHIN_S) as one:
+        assert one.recv(1) == b""

@@ -26,6 +26,7 @@ from headrace.workers.place import Place
 
 LONGEST_S: Final = 5.0  # between two attempts to dial a node that is away
 CONNECT_S: Final = 3.0
+HANDSHAKE_S: Final = 3.0  # sooner than a greeting is due: what has said nothing holds no descriptor for long
 
 Address = tuple[str, int]
 
@@ -99,7 +100,12 @@ class ClusterPeers(Peers):
 
     async def _reach_others(self) -> None:
         context = None if self._tls is None else self._tls.server
-        self._server = await self._loop.create_server(self._accepted, sock=self._listening, ssl=context)
+        self._server = await self._loop.create_server(
+            self._accepted,
+            sock=self._listening,
+            ssl=context,
+            ssl_handshake_timeout=None if context is None else HANDSHAKE_S,
+        )
         self._dial_the_earlier()
 
     async def keep(self) -> None:
@@ -135,7 +141,9 @@ class ClusterPeers(Peers):
     # Links
 
     def admit(self, link: PeerLink, transport: asyncio.Transport) -> None:
-        if len(self._strangers) > STRANGERS_MAX:
+        # Whoever has shown no certificate yet keeps nobody out who has one.
+        waiting = len(self._strangers if self._tls is None else self._certified)
+        if waiting > STRANGERS_MAX:
             raise BrokenLink("greeting", "too many connections have not said who they are")
         if self._tls is not None:
             self._certified[link] = names_of(transport)
