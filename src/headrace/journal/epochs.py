@@ -15,9 +15,8 @@ from headrace.journal.errors import CorruptBatch, JournalError, OffsetOutOfRange
 from headrace.journal.reader import JournalReader
 
 EPOCH_MAX: Final = (1 << 31) - 1  # a u32 on disk, which readers may take for an int of 32 bits with a sign
-STEP_MAX: Final = (
-    1 << 20
-)  # two steps are the same once in so many times; there is room for 4000 of them on average
+# Two steps are the same once in so many times; there is room for 4000 of them on average.
+STEP_MAX: Final = 1 << 20
 
 
 def raised(epoch: int) -> int:
