@@ -68,7 +68,7 @@ TESTED_TOGETHER = {
     "tests/e2e/test_kafka_brokers.py": ["headrace/storage/kafka/cluster.py"],
     "tests/e2e/test_kafka_sinks.py": ["headrace/kafka/process.py", "headrace/kafka/transactions.py"],
     "tests/e2e/test_kafka_sources.py": ["headrace/kafka/source.py"],
-    "tests/unit/kafka/test_sink.py": ["headrace/kafka/errors.py"],
+    "tests/unit/kafka/test_sink.py": ["headrace/kafka/errors.py", "headrace/kafka/figures.py"],
     "tests/unit/node/test_serving.py": ["headrace/node/interpreter.py"],
     "tests/e2e/test_kafka.py": [
         "headrace/storage/kafka/group.py",

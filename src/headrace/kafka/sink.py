@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -18,6 +17,7 @@ from headrace.errors import HeadraceError
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.errors import JournalError
 from headrace.kafka.errors import JournalGone, SinkFenced
+from headrace.kafka.figures import SinkFigures
 from headrace.kafka.journal_slices import JournalSlices
 from headrace.kafka.position import Position, resume
 from headrace.kafka.rendering import Rendered
@@ -44,23 +44,6 @@ class Sending(Protocol):
 
 
 Connect = Callable[[SinkSettings, str], Sending]
-
-
-@dataclass(slots=True)
-class SinkFigures:
-    """What a sink has done at one shard since its process began. `lost`: offsets that went from the journal before they
-    were sent; `odd`: why it did not go on where it was, once that has happened."""
-
-    sink: str
-    shard: int
-    records: int = 0
-    transactions: int = 0
-    left_out: int = 0
-    lost: int = 0
-    lag_records: int = 0
-    is_up: bool = False
-    trouble: str = ""
-    odd: str = ""
 
 
 class SinkOfShard:

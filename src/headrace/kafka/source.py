@@ -17,7 +17,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from headrace.address import locate_remote
 from headrace.backoff import Backoff
 from headrace.clients.mqtt import MqttClient
 from headrace.errors import HeadraceError
+from headrace.kafka.figures import SourceFigures
 from headrace.kafka.source_settings import PORTS, SourceSettings
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Connect
@@ -45,18 +45,6 @@ REFUSED_FOR_GOOD: Final = (
     rc.PAYLOAD_FORMAT_INVALID,
     rc.PACKET_TOO_LARGE,
 )
-
-
-@dataclass(slots=True)
-class SourceFigures:
-    """What a source has done since its process began. `refused`: records that the broker would not have."""
-
-    source: str
-    records: int = 0
-    refused: int = 0
-    lag_records: int = 0
-    is_up: bool = False
-    trouble: str = ""
 
 
 class SourceTrouble(HeadraceError):

@@ -40,6 +40,7 @@ from headrace.data.claim import AUTO, Claim
 from headrace.data.layout import Layout
 from headrace.journal.presence import Known
 from headrace.journal.watermark import NAME as WATERMARK
+from headrace.kafka.metrics import SinkCollector, SourceCollector
 from headrace.naming import keys_named
 from headrace.net.address import parse as parse_listener
 from headrace.net.tls import is_hang_up, server_context
@@ -88,7 +89,6 @@ from headrace.services.node_sums import NodeSums
 from headrace.services.node_times import NodeTimes
 from headrace.services.notify import Notifier
 from headrace.services.repeating import Repeating, repeat
-from headrace.services.sink_metrics import SinkCollector, SourceCollector
 from headrace.services.sys_topics import SystemValues, numbers, state_of_bridge, tell
 from headrace.services.ticks import LoopScheduler, Stalls
 from headrace.services.watchdog import Watchdog

@@ -23,10 +23,10 @@ from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.errors import UnknownConsumer
 from headrace.journal.reader import JournalReader
 from headrace.kafka.errors import SinkTrouble
+from headrace.kafka.figures import SinkFigures, SourceFigures
 from headrace.kafka.process import packed
 from headrace.kafka.settings import CONSUMER_PREFIX
 from headrace.node.interpreter import python_options
-from headrace.services.sink_metrics import SinkFigure, SourceFigure
 
 STOP_S: Final = 12.0
 SHORTEST_S, LONGEST_S = 1.0, 60.0  # before the process is started again
@@ -51,8 +51,8 @@ class Sinks:
         self._buffer = b""
         self._why = _STARTING
         self._told: dict[tuple[str, int], str] = {}
-        self.figures: list[SinkFigure] = []
-        self.source_figures: list[SourceFigure] = []
+        self.figures: list[SinkFigures] = []
+        self.source_figures: list[SourceFigures] = []
         self._check()
 
     def _check(self) -> None:
@@ -145,8 +145,8 @@ class Sinks:
         for line in lines:
             with suppress(ValueError, TypeError, KeyError):
                 found = json.loads(line)
-                self.figures = [SinkFigure(**one) for one in found["sinks"]]
-                self.source_figures = [SourceFigure(**one) for one in found["sources"]]
+                self.figures = [SinkFigures(**one) for one in found["sinks"]]
+                self.source_figures = [SourceFigures(**one) for one in found["sources"]]
                 self._why = ""
         self._tell()
 

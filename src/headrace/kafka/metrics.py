@@ -4,11 +4,12 @@ goes on."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from headrace.kafka.figures import SinkFigures, SourceFigures
 
 _COUNTERS: Final = {
     "records": "Records written to Kafka, since the process of the sinks began",
@@ -18,39 +19,10 @@ _COUNTERS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SinkFigure:
-    """What a sink has done at one shard, as its process tells it. `trouble`: why it does not write, `odd`: why it did
-    not go on where it was; "" where all is well."""
-
-    sink: str
-    shard: int
-    records: int = 0
-    transactions: int = 0
-    left_out: int = 0
-    lost: int = 0
-    lag_records: int = 0
-    is_up: bool = False
-    trouble: str = ""
-    odd: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceFigure:
-    """What a source has done, as its process tells it. `trouble`: why it does not publish, "" where all is well."""
-
-    source: str
-    records: int = 0
-    refused: int = 0
-    lag_records: int = 0
-    is_up: bool = False
-    trouble: str = ""
-
-
 class SinkCollector(Collector):
     """The figures of all sinks of a worker; nothing where there is none."""
 
-    def __init__(self, figures: Callable[[], Sequence[SinkFigure]]) -> None:
+    def __init__(self, figures: Callable[[], Sequence[SinkFigures]]) -> None:
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
@@ -76,7 +48,7 @@ class SinkCollector(Collector):
 class SourceCollector(Collector):
     """The figures of all sources of a worker; nothing where there is none."""
 
-    def __init__(self, figures: Callable[[], Sequence[SourceFigure]]) -> None:
+    def __init__(self, figures: Callable[[], Sequence[SourceFigures]]) -> None:
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
