@@ -155,6 +155,16 @@ class BrokerProcess:
         return "".join(self.lines)
 
     @property
+    def trouble(self) -> str:
+        """The first traceback on stderr, below a line of what it ends with; "" if there is none."""
+        before, _, found = self.stderr.partition("Traceback")
+        if not found:
+            return ""
+        frames = found.replace("\\n", "\n").splitlines()
+        ending = next((line for line in frames[1:] if line and not line.startswith((" ", "|"))), frames[-1])
+        return f"{ending}\n{before[-2000:]}Traceback{found[:8000]}"
+
+    @property
     def running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 

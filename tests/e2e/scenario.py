@@ -57,7 +57,7 @@ class Stage:
             client.close()
         for broker in self._made:
             broker.end()
-            assert "Traceback" not in broker.stderr, broker.stderr
+            assert not broker.trouble, broker.trouble
 
 
 class Scenarios:

@@ -46,7 +46,7 @@ def nodes(cluster: str, tmp_path: Path) -> Iterator[Nodes]:
         if broker.running:
             broker.process.send_signal(signal.SIGCONT)  # type: ignore[union-attr]
         broker.end()
-        assert "Traceback" not in broker.stderr, broker.stderr
+        assert not broker.trouble, broker.trouble
 
 
 class Presences:

@@ -123,7 +123,7 @@ class Crew:
     def check(self) -> None:
         """A traceback of one fails the test."""
         for worker in self.workers:
-            assert "Traceback" not in worker.stderr, worker.stderr
+            assert not worker.trouble, worker.trouble
 
     def end(self) -> None:
         try:

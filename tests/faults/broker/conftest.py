@@ -63,7 +63,7 @@ def brokers(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
     yield make
     for broker in made:
         broker.end()
-        assert "Traceback" not in broker.stderr, broker.stderr
+        assert not broker.trouble, broker.trouble
 
 
 @pytest.fixture
