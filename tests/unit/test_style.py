@@ -78,12 +78,15 @@ TESTED_TOGETHER = {
         "headrace/storage/kafka/actions.py",
         "headrace/storage/kafka/entry.py",
     ],
+    "tests/unit/core/test_commit.py": ["headrace/core/progress_notes.py"],
     "tests/unit/core/test_broker.py": [
+        "headrace/core/applying.py",
         "headrace/core/inbound/acknowledging.py",
         "headrace/core/inbound/connack.py",
         "headrace/core/ports/identity.py",
         "headrace/core/ports/journal.py",
         "headrace/core/ports/link.py",
+        "headrace/core/outbound/retained_expiry.py",
         "headrace/core/outbound/retained_replay.py",
         "headrace/core/ports/settings.py",
         "headrace/core/state/counters.py",
@@ -327,6 +330,33 @@ def test_no_function_is_longer_than_fifty_lines() -> None:
 def test_no_function_has_more_than_twelve_branches() -> None:
     found = {f"{name(path)}: {node.name}": branches(node) for path, node in FUNCTIONS}
     assert {function: count for function, count in found.items() if count > 12} == {}
+
+
+# Larger than any class of core should be, from before the limit was held: methods and lines, which may only fall.
+LARGE_CLASSES = {
+    "Clusters": (36, 447),
+    "Fold": (38, 439),
+    "GroupMembers": (35, 348),
+    "Link": (51, 263),
+    "Neighbours": (60, 657),
+    "OutboundQueue": (32, 259),
+    "Sessions": (45, 575),
+    "SharedDelivery": (35, 408),
+    "Storing": (34, 359),
+}
+
+
+def test_no_class_of_the_core_has_more_than_thirty_methods_or_four_hundred_lines() -> None:
+    found = {}
+    for path in (path for path in SOURCES if "core" in path.parts):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef):
+                methods = sum(isinstance(part, ast.FunctionDef) for part in node.body)
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                most_methods, most_lines = LARGE_CLASSES.get(node.name, (30, 400))
+                if methods > most_methods or lines > most_lines:
+                    found[f"{name(path)}: {node.name}"] = (methods, lines)
+    assert found == {}
 
 
 def last_line(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

@@ -1,18 +1,19 @@
 """The broker: what happens at each packet. This file is the table of contents of the core and reads like section 3.
 
-Runs on the loop, called by connections (`on_*`), by group commit (`apply`) and by the worker (`end_tick`, `after_flush`,
-`on_timer`), which has what is not of one shard. A record takes effect when the journal's high watermark has passed it:
-PUBACK means that.
+Runs on the loop, called by connections (`on_*`) and by the worker (`end_tick`, `after_flush`, `on_timer`), which has
+what is not of one shard. A record takes effect when the journal's high watermark has passed it (`applying`): PUBACK
+means that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 from mypy_extensions import i64
 
-from headrace.core.commit import SAY_PINGRESP, Answer, BatchListener, Deferred, GroupCommit
+from headrace.core.applying import Applying
+from headrace.core.commit import SAY_PINGRESP, Answer, GroupCommit
 from headrace.core.inbound.acknowledging import Acknowledging
 from headrace.core.inbound.bridging import Bridging
 from headrace.core.inbound.connect import Sessions
@@ -32,6 +33,7 @@ from headrace.core.outbound.drop_events import DropEvents
 from headrace.core.outbound.group_delivery import SharedDelivery
 from headrace.core.outbound.journal_queues import JournalQueues
 from headrace.core.outbound.removing import Removing
+from headrace.core.outbound.retained_expiry import expire_retained
 from headrace.core.outbound.retained_replay import RetainedReplay
 from headrace.core.outbound.routing import Router
 from headrace.core.outbound.stored_queues import Choosing, Placed, StoredQueues
@@ -39,44 +41,17 @@ from headrace.core.outbound.system_topics import SystemTopics
 from headrace.core.outbound.unread import Unread
 from headrace.core.ports.journal import JournalPort
 from headrace.core.ports.latencies import Latencies
-from headrace.core.ports.link import HELD_FOR_SHARE, Link, WorkerPort
+from headrace.core.ports.link import BrokerPort, Link, WorkerPort
 from headrace.core.ports.queue_reader import QueueReader
 from headrace.core.ports.timers import Timers
 from headrace.core.ports.witness import Testimony
-from headrace.core.records.event import (
-    Event,
-    RetainedExpired,
-    RetainedListing,
-    RetainedQueued,
-    SessionEnded,
-    Subscribed,
-    Unsubscribed,
-)
-from headrace.core.records.message import Copy, Message
-from headrace.core.records.queue_record import QueueRecord
-from headrace.core.records.record import (
-    FLAG_PRODUCER,
-    FLAG_QOS,
-    FLAG_RETAIN,
-    KIND_COPY,
-    KIND_EVENT,
-    KIND_GIVEN,
-    KIND_MESSAGE,
-    KIND_NONE,
-    KIND_QUEUE,
-    Record,
-)
-from headrace.core.records.stream_record import StreamRecord
 from headrace.core.shards.alone import Alone
 from headrace.core.shards.neighbours import Neighbours
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.stream_settings import StreamSettings
-from headrace.core.state.groups import groups_of
 from headrace.core.state.packet_ids import PacketIds
-from headrace.core.state.session import Session, session_of
+from headrace.core.state.session import session_of
 from headrace.core.state.state import Fold
-from headrace.core.state.tenant import Tenant
-from headrace.core.state.topic_queues import ENDINGS
 from headrace.core.storing.notes import StoringSettings
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
@@ -89,20 +64,14 @@ from headrace.mqtt.packets import (
     Unsubscribe,
 )
 
-# Retained messages that a call of the timer removes at most. The rest is done in the next pass, but not faster than the
-# journal takes it.
-EXPIRED_AT_ONCE: Final = 256
 PENDING_BYTES_MAX: Final = 1 << 20
 LATENCY_INTERVAL_US: Final = 1000  # between samples: a flush may be one message's
-_SUBSCRIPTION_WORK: Final = (
-    4  # of one that comes or goes, in deliveries: the tree changes, and routes are forgotten
-)
 # Of the end of a tick, when everything was written, by failures' places.
 _STEP_PLACES: Final[list[str]] = ["delivery", "sweep", "read"]
 _STEPS: Final = 3
 
 
-class Broker(BatchListener):
+class Broker(BrokerPort):
     """The MQTT behaviour of one shard over its journal: what its clients do, what becomes durable, what is delivered.
 
     `timers` are those of its sessions and topic queues. `journal_failed` hears of a journal that takes nothing more.
@@ -128,8 +97,7 @@ class Broker(BatchListener):
         self.unread = Unread(worker)
         reader.attach(self.unread)
         self.delivery = Delivery(self.commit, reader, self.unread, clock, settings)
-        self.sharing = SharedDelivery(self.delivery, self.commit, clock, settings)
-        self.delivery.sharing = self.sharing
+        self.sharing = self.delivery.sharing = SharedDelivery(self.delivery, self.commit, clock, settings)
         self.router = Router(self.delivery, self.sharing, self.commit, worker)
         self.sessions = Sessions(self.fold, self.commit, self.delivery, self.timers, testimony, worker, shard)
         self.dropping = Dropping(self.fold, self.commit, self.sessions)
@@ -150,13 +118,15 @@ class Broker(BatchListener):
         consuming = Consuming(shard, self.fold, self.commit, self.clusters, worker)
         self.devices = Devices(self.fold, self.commit, self.sessions, self.gate, consuming, worker)
         self.journal_failed: Callable[[BaseException], None] | None = None
-        self._acknowledged_us = 0  # when it was told of one last
-        self._delivered_us = 0
+        self._acknowledged_us = self._delivered_us = 0  # when it was told of one last
         self.neighbours = Alone()
         self.stored: StoredQueues | None = None  # where queues have stores
         self.behind = False  # more is due than the last call of `on_timer` did
         self._leaving: Leaving | None = None  # once the shard is being given up
-        self.commit.attach(self)
+        self._applying = Applying(
+            self.fold, self.delivery, self.publishing, self.sessions, self.clusters, worker
+        )
+        self.commit.attach(self._applying)
 
     def join(self, journal: JournalPort, routes: Routes, settings: StreamSettings) -> Neighbours:
         """Be one of several shards; to be called before the state is recovered. `routes` is this shard's own
@@ -177,7 +147,7 @@ class Broker(BatchListener):
             talk,
         )
         self.neighbours = self.subscribing.neighbours = consuming.neighbours = neighbours
-        self.router.others = self.drop_events.others = neighbours
+        self.router.others = self.drop_events.others = self._applying.neighbours = neighbours
         self.devices.requests = talk.far
         self.retained.others = neighbours.asking
         self.sharing.lending = neighbours.members
@@ -194,7 +164,7 @@ class Broker(BatchListener):
         stored = StoredQueues(
             self.fold, self.commit, delivery.reader, self.worker, placed, choosing, settings
         )
-        self.stored = delivery.reader = delivery.stores = stored
+        self.stored = self._applying.stored = delivery.reader = delivery.stores = stored
 
     def leave(self, most: int) -> bool:
         """End the connections of at most so many sessions: the shard is being given up, and no client comes any more.
@@ -279,161 +249,6 @@ class Broker(BatchListener):
         link.effective_at = self.commit.entered
         self.gate.keep_pace(link)
 
-    # What is durable takes effect, in order
-
-    def apply(self, record: Record) -> i64:
-        if self.router.unfinished():
-            return self.router.route_on()
-        if record.kind == KIND_MESSAGE:
-            return self._apply_message(cast(Message, record))
-        if record.kind == KIND_NONE:
-            deferred = cast(Deferred, record)
-            self.commit.ran(deferred)
-            written = self.delivery.written
-            deferred.run()
-            return max(deferred.work(), 1 + self.delivery.written - written)
-        if record.kind == KIND_EVENT:
-            return self._apply_event(cast(Event, record))
-        return self._apply_other(record) if record.kind >= KIND_QUEUE else 0
-
-    def _apply_other(self, record: Record) -> i64:
-        if record.kind == KIND_COPY:
-            return self._apply_copy(cast(Copy, record))
-        if record.kind == KIND_QUEUE:
-            self._apply_of_queues(cast(QueueRecord, record))
-        elif record.kind != KIND_GIVEN:
-            self.fold.streams.apply(cast(StreamRecord, record))
-        return 0
-
-    def _apply_of_queues(self, record: QueueRecord) -> None:
-        if record.subkind not in ENDINGS:
-            self.fold.queues.apply(record)
-            return
-        for tenant, reason, count in self.fold.queues.end(record):
-            self.fold.make(tenant).count_drop(reason, count)
-
-    def end_part(self) -> None:
-        """End a part of a batch: what the next part has for the same connections leaves in one write with this one,
-        unless they are so many that their writes would be too much for one pass."""
-        self.gate.let_go()
-        if 2 * self.worker.dirty > self.worker.settings.deliveries_at_once:
-            self.worker.flush()
-
-    def end_batch(self) -> None:
-        if self.fold.queues.by_id:
-            self._end_batch_of_queues()
-        self.gate.let_go()
-        self.worker.flush()
-
-    def _end_batch_of_queues(self) -> None:
-        try:
-            self.clusters.end_batch()
-        except Exception as error:  # noqa: BLE001  what waits is answered when the next message comes
-            self.worker.contain("group", None, error)
-
-    def _apply_message(self, message: Message) -> i64:
-        link: Link | None = None
-        session: Session | None = None
-        if message.link is not None:
-            link = cast(Link, message.link)
-            message.link = None
-            session = cast("Session | None", link.session)
-            try:
-                self.publishing.acknowledge(link, message)
-            except Exception as error:  # noqa: BLE001  who waits for the message does not wait for this
-                self.worker.contain("acknowledge", link, error)
-        tenant = self.fold.make(message.tenant) if session is None else session.tenant
-        if message.flags & FLAG_PRODUCER:
-            try:
-                tenant.producers.apply(message)
-            except Exception as error:  # noqa: BLE001
-                self.worker.contain("apply", link, error)
-        if tenant.queues and message.flags & FLAG_QOS:
-            try:
-                self.clusters.arrived(tenant, message)
-            except Exception as error:  # noqa: BLE001  who is subscribed gets it all the same
-                self.worker.contain("apply", None, error)
-        return self.router.apply(tenant, message, None if session is None else link)
-
-    def _apply_copy(self, copy: Copy) -> i64:
-        """Apply a copy of a message of another shard, which is durable here: it goes to the sessions of this shard,
-        unless it did before."""
-        self.neighbours.took(copy)
-        if not self.fold.streams.takes(copy):
-            return 1
-        tenant = self.fold.make(copy.tenant)
-        if copy.flags & FLAG_RETAIN:
-            self.router.keep(tenant, copy)
-        if copy.flags & FLAG_QOS == 0:  # in order with what comes live of its shard
-            return self.router.route(tenant, copy.of_nobody(copy.topic, copy.flags), None)
-        if tenant.queues:
-            try:
-                self.clusters.arrived(tenant, copy)
-            except Exception as error:  # noqa: BLE001  who is subscribed gets it all the same
-                self.worker.contain("apply", None, error)
-        return self.router.route(tenant, copy, None)
-
-    def _apply_event(self, event: Event) -> i64:
-        """Apply only what waits for durability; the other events took effect when they were appended."""
-        if isinstance(event, RetainedExpired):
-            tenant = self.fold.make(event.tenant)
-            tenant.retained.remove(event.topic.encode("utf-8"), event.message_offset)
-            return 1
-        if isinstance(event, SessionEnded):
-            if self.stored is not None:
-                self.stored.ended(event.incarnation)
-            if self.fold.departing:
-                self.sessions.hand_out(self.fold.departed(event.incarnation, event.offset))
-            return 0
-        if not isinstance(event, (RetainedListing, Unsubscribed)):
-            return 0
-        session = self.fold.by_incarnation.get(event.incarnation)
-        if session is None:
-            self.fold.changed_departing(event)
-            return 1
-        numbered = 0 if session.queue is None else session.queue.next_serial - 1
-        try:
-            work = self._apply_to(session, event)
-        except Exception as error:  # noqa: BLE001
-            self.worker.contain("apply", session.link, error)
-            work = self._apply_rest(session, event, numbered)
-        if not isinstance(event, RetainedQueued):
-            work *= _SUBSCRIPTION_WORK
-        queue = session.queue
-        if not isinstance(event, Unsubscribed) and queue is not None and queue.backlog.count:
-            self.delivery.keep_limits(session, queue)
-        return work
-
-    def _apply_to(self, session: Session, event: RetainedListing | Unsubscribed) -> i64:
-        if isinstance(event, Unsubscribed):
-            return self.fold.unsubscribed(session, event)
-        if isinstance(event, Subscribed):
-            work = self.fold.subscribed(session, event)
-            if session.link is None:
-                self.sessions.hand_out(groups_of(session))
-            return work
-        return self.fold.retained_queued(session, event)
-
-    def _apply_rest(self, session: Session, event: RetainedListing | Unsubscribed, numbered: i64) -> i64:
-        """Apply an event that failed somewhere, from there on: the session's connection goes, but its state is what a
-        replay makes of the journal. Raises what is there to stay."""
-        if isinstance(event, Unsubscribed):
-            return self._apply_to(session, event)
-        queue = session.queue
-        done: i64 = 0 if queue is None else queue.next_serial - 1 - numbered
-        return self._apply_to(session, event.without(done))
-
-    # What is raised where nothing should be: it costs the connection that it concerns
-
-    def failed(self, record: Record, error: Exception) -> None:
-        link: Link | None = None
-        place = "apply"
-        if record.kind == KIND_NONE:
-            link = cast(Deferred, record).payer
-            place = "deferred"
-        self.router.give_up()
-        self.worker.contain(place, link, error)
-
     # Ticks
 
     @property
@@ -484,9 +299,6 @@ class Broker(BatchListener):
         self.worker.request_tick()
         if self.commit.failed is not None and self.journal_failed is not None:
             self.journal_failed(error)
-
-    def hold_back(self, link: Link) -> None:
-        self.gate.hold(link, HELD_FOR_SHARE)
 
     def tell_latencies(self, latencies: Latencies | None) -> None:
         """Tell of the oldest message that was acknowledged, and of the oldest that was delivered, by what was just
@@ -539,29 +351,4 @@ class Broker(BatchListener):
                 self.drop_events.publish(list(self.fold.tenants.values()))
             except Exception as error:  # noqa: BLE001
                 self.worker.contain("events", None, error)
-        left = self._expire_retained()
-        self.behind = due or left == 0
-
-    def _expire_retained(self) -> int:
-        """Journal the expiry of retained messages; returns how many more it would have taken."""
-        left = EXPIRED_AT_ONCE
-        for tenant in self.fold.tenants.values():
-            try:
-                left -= self._expire_some(tenant, left)
-            except Exception as error:  # noqa: BLE001
-                self.worker.contain("expiry", None, error)
-        return left
-
-    def _expire_some(self, tenant: Tenant, most: int) -> int:
-        expired = tenant.retained.take_expired(self.worker.clock.now_us, most)
-        for message in expired:
-            try:
-                self._expire(tenant, message)
-            except Exception as error:  # noqa: BLE001
-                self.worker.contain("expiry", None, error)
-                tenant.retained.expire_later(message)
-        return len(expired)
-
-    def _expire(self, tenant: Tenant, message: Message) -> None:
-        topic = message.topic.decode("utf-8")
-        self.commit.append(RetainedExpired.at(self.worker.clock.now_us, tenant.name, topic, message.offset))
+        self.behind = expire_retained(self.fold, self.commit, self.worker) or due

@@ -9,54 +9,26 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import BytesWriter, write_i64_le
+from librt.strings import BytesWriter
 from mypy_extensions import i64, mypyc_attr
 
 from headrace.core.ports.journal import JournalPort
-from headrace.core.ports.link import BrokerPort, Link, WorkerPort
+from headrace.core.ports.link import Link, WorkerPort
+from headrace.core.progress_notes import PROGRESS_ORDER, ProgressNotes
 from headrace.core.records.message import Message
 from headrace.core.records.record import (
     ACKED,
-    BOUND,
-    DROPPED,
     KIND_COPY,
     KIND_EVENT,
     KIND_GIVEN,
     KIND_MESSAGE,
     KIND_NONE,
-    LET_GO,
-    PLACED,
-    PROGRESS_SUBKINDS,
-    RECEIVED,
-    RELEASED,
-    SENT_LIMIT,
-    SHARED_DRAWN,
-    SHARED_FINISHED,
-    SHARED_RECEIVED,
-    STORED,
     Progress,
     Record,
 )
 from headrace.mqtt.properties import Properties
 
 UNFINISHED: Final = -1
-
-# Drops first: an acknowledgement says that everything before it was sent, unless it is known to be dropped. Packet ids
-# behind what has freed them, and before the limit that lets them be used.
-_PROGRESS_ORDER: Final[list[int]] = [  # a list: mypyc walks a tuple of constants by a generic iterator
-    DROPPED,
-    ACKED,
-    BOUND,
-    RECEIVED,
-    RELEASED,
-    SENT_LIMIT,
-    SHARED_DRAWN,
-    SHARED_FINISHED,
-    SHARED_RECEIVED,
-    PLACED,
-    STORED,
-    LET_GO,
-]
 
 _KEPT_BYTES_MAX: Final = 1 << 20  # of the buffer that bodies are put together in, from one batch to the next
 
@@ -145,8 +117,8 @@ class Answer(Deferred):
             link.answer(int(self.verb), self._packet_id, self._reason_code, self._properties)
 
 
-class BatchListener(BrokerPort):
-    """Applies durable records (the broker does)."""
+class BatchListener:
+    """Applies durable records (`applying` does)."""
 
     def apply(self, record: Record) -> i64:
         """Let a durable record take effect; returns the work of it, UNFINISHED when it is to be called again."""
@@ -200,8 +172,7 @@ class GroupCommit:
         self._applying_offered: list[object] = []
         self._applying_end: i64 = 0
         self._reached: i64 = 0  # the journal's high watermark, which came while they were not all applied
-        self._progress = [BytesWriter() for _ in range(PROGRESS_SUBKINDS)]
-        self._progress_pending = False
+        self.progress = ProgressNotes(worker)
         self._next_applied: i64 = self._next  # the offset of the first record that has not taken effect
         self._until_writable: dict[Link, list[Deferred]] = {}
         self.deferred_bytes: i64 = (
@@ -225,7 +196,7 @@ class GroupCommit:
     @property
     def idle(self) -> bool:
         """Return True when nothing waits for the journal."""
-        waits = self._pending or self._applying or self._progress_pending
+        waits = self._pending or self._applying or self.progress.pending
         return self._outstanding is None and not waits
 
     @property
@@ -244,7 +215,7 @@ class GroupCommit:
 
     def append(self, record: Record) -> int:
         """Put `record` into the next batch; returns its offset."""
-        if record.kind == KIND_EVENT and self._progress_pending:
+        if record.kind == KIND_EVENT and self.progress.pending:
             self._take_progress()  # what a session did comes before what ends it
         offset = self._next
         record.offset = offset
@@ -268,7 +239,7 @@ class GroupCommit:
 
     def append_behind_progress(self, record: Record) -> None:
         """Put a record that is no event behind all progress that is noted, as an event is always."""
-        if self._progress_pending:
+        if self.progress.pending:
             self._take_progress()
         self.append(record)
 
@@ -331,65 +302,16 @@ class GroupCommit:
             payer.deferred -= deferred.weight
             self.deferred_bytes -= deferred.weight
 
-    # What became of messages: packed here, one PROGRESS record per subkind and batch.
-
-    def acked(self, incarnation: i64, serial: i64) -> None:
-        self._pair(ACKED, incarnation, serial)
-
-    def received(self, incarnation: i64, serial: i64) -> None:
-        self._pair(RECEIVED, incarnation, serial)
-
-    def released(self, incarnation: i64, packet_id: i64) -> None:
-        self._pair(RELEASED, incarnation, packet_id)
-
-    def sent_limit(self, incarnation: i64, limit: i64) -> None:
-        self._pair(SENT_LIMIT, incarnation, limit)
-
-    def bound(self, incarnation: i64, serial: i64, packet_id: i64) -> None:
-        self._pair(BOUND, incarnation, serial)
-        write_i64_le(self._progress[BOUND], packet_id)
-
-    def dropped(self, incarnation: i64, first: i64, count: i64, reason: i64) -> None:
-        self._pair(DROPPED, incarnation, first)
-        self._pair(DROPPED, count, reason)
-
-    def stored(self, incarnation: i64, generation: i64, first: i64, up_to: i64) -> None:
-        self._pair(STORED, incarnation, generation)
-        self._pair(STORED, first, up_to)
-
-    def placed(self, incarnation: i64, store: i64) -> None:
-        self._pair(PLACED, incarnation, store)
-
-    def let_go(self, incarnation: i64, up_to: i64) -> None:
-        self._pair(LET_GO, incarnation, up_to)
-
-    def drawn(self, group: i64, serial: i64, incarnation: i64, packet_id: i64) -> None:
-        self._pair(SHARED_DRAWN, group, serial)
-        self._pair(SHARED_DRAWN, incarnation, packet_id)
-
-    def shared_finished(self, group: i64, serial: i64) -> None:
-        self._pair(SHARED_FINISHED, group, serial)
-
-    def shared_received(self, group: i64, serial: i64) -> None:
-        self._pair(SHARED_RECEIVED, group, serial)
-
-    def _pair(self, subkind: int, first: i64, second: i64) -> None:
-        writer = self._progress[subkind]
-        if not self._progress_pending:
-            self._progress_pending = True
-            self._request()
-        write_i64_le(writer, first)
-        write_i64_le(writer, second)
-
     def _take_progress(self) -> None:
         """Make records of the progress that was noted. What raises, for want of memory, leaves the progress noted: it
         is tried again."""
-        for subkind in _PROGRESS_ORDER:
-            writer = self._progress[subkind]
+        progress = self.progress
+        for subkind in PROGRESS_ORDER:
+            writer = progress.bodies[subkind]
             if len(writer):
                 self.append(Progress(subkind, self._clock.now_us, writer.getvalue()))
                 writer.truncate(0)
-        self._progress_pending = False
+        progress.pending = False
 
     def _request(self) -> None:
         self._worker.request_tick()
@@ -409,10 +331,10 @@ class GroupCommit:
             return
         if self._gathers:
             self._gathers = False
-            if self._pending or self._progress_pending:
+            if self._pending or self.progress.pending:
                 self._request()
                 return
-        if self._progress_pending:
+        if self.progress.pending:
             self._take_progress()
         if len(self._body):
             self._submit()
@@ -483,7 +405,7 @@ class GroupCommit:
         self._applying_offered, self._offered = self._offered, []
         self._gathers = True
         self._apply(batch, end)
-        if self._pending or self._progress_pending:
+        if self._pending or self.progress.pending:
             self._request()
 
     def _apply(self, batch: list[Record], end: i64) -> None:

@@ -25,6 +25,7 @@ class Acknowledging:
 
     def __init__(self, commit: GroupCommit, delivery: Delivery, sharing: SharedDelivery) -> None:
         self.commit = commit
+        self.progress = commit.progress
         self.delivery = delivery
         self.sharing = sharing
         self.loans = Lending()
@@ -81,7 +82,7 @@ class Acknowledging:
             self._finish(session, queue, serial, reason_code)
             return
         if session.persistent:
-            self.commit.received(session.incarnation, serial)
+            self.progress.received(session.incarnation, serial)
         self.commit.defer(_Release(session, link, serial, packet_id))
 
     def pubcomp(self, link: Link, packet_id: int, reason_code: int) -> None:
@@ -113,7 +114,7 @@ class Acknowledging:
         else:
             queue.finish(serial)
         if session.persistent:
-            self.commit.acked(session.incarnation, serial)
+            self.progress.acked(session.incarnation, serial)
         if reason_code >= 0x80:
             session.count_drop(DROP_REFUSED, 1)
         if queue.backlog.count or queue.resend or session.shared is not None:

@@ -95,7 +95,7 @@ class Bridging:
         sessions.resume(session, packet, NEVER_EXPIRES, link)
         if fresh and session.incoming:
             for packet_id in session.incoming:
-                commit.released(session.incarnation, packet_id)
+                commit.progress.released(session.incarnation, packet_id)
             session.incoming = None
             session.changed = True
         sessions.attach(link, session, packet, Properties())

@@ -605,7 +605,7 @@ class Sessions(SignInListener):
             link.disconnect(rc.SERVER_SHUTTING_DOWN)
             queue = session.queue
             if queue is not None and session.persistent:
-                self._commit.sent_limit(session.incarnation, queue.last_sent())
+                self._commit.progress.sent_limit(session.incarnation, queue.last_sent())
                 queue.close(queue.last_sent())
                 session.changed = True
             session.detach()

@@ -55,7 +55,7 @@ class Leaving:
             link.disconnect(rc.SERVER_SHUTTING_DOWN)
             queue = session.queue
             if queue is not None and session.persistent and self._commit.failed is None:
-                self._commit.sent_limit(session.incarnation, queue.last_sent())
+                self._commit.progress.sent_limit(session.incarnation, queue.last_sent())
                 queue.close(queue.last_sent())
                 session.changed = True
             session.detach()

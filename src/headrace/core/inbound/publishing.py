@@ -64,6 +64,7 @@ class Publishing(SpaceListener):
     ) -> None:
         settings = worker.settings
         self.commit = commit
+        self.progress = commit.progress
         self.router = router
         self.following = Following(commit, router, settings)
         self.admission = admission
@@ -379,7 +380,7 @@ class Publishing(SpaceListener):
             session.changed = True
             link.inbound -= 1  # QoS 2 counts against Receive Maximum until PUBCOMP (4.9)
             if session.persistent:
-                self.commit.released(session.incarnation, packet_id)
+                self.progress.released(session.incarnation, packet_id)
         self.commit.defer(Answer(link, SAY_PUBCOMP, packet_id))
 
     def acknowledge(self, link: Link, message: Message) -> None:

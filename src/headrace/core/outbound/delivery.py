@@ -412,7 +412,7 @@ class Delivery(Pump, Waker):
     def _record_drop(self, session: Session, serial: int, reason: int) -> None:
         session.count_drop(reason, 1)
         if session.persistent:
-            self._commit.dropped(session.incarnation, serial, 1, reason)
+            self._commit.progress.dropped(session.incarnation, serial, 1, reason)
 
     def keep_limits(self, session: Session, queue: OutboundQueue) -> None:
         """Drop the oldest unsent entries above the limits of session and tenant, counted with their reason (T6)."""
@@ -445,7 +445,7 @@ class Delivery(Pump, Waker):
         if dropped:
             session.count_drop(reason, dropped)
             if session.persistent:
-                self._commit.dropped(session.incarnation, first, dropped, reason)
+                self._commit.progress.dropped(session.incarnation, first, dropped, reason)
 
     def feed_hungry(self) -> bool:
         """End of a tick: go on with sessions that stopped at a page or at a full socket, those who wait longest first.

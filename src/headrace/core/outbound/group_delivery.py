@@ -344,7 +344,7 @@ class SharedDelivery(Sharing, Waker):
             return self._drop_head(group, serial, DROP_TOO_LARGE)
         if qos == 0:
             group.pop_head()
-            self._commit.shared_finished(group.incarnation, serial)
+            self._commit.progress.shared_finished(group.incarnation, serial)
             retain = member.retain_as_published and ref & REF_RETAIN != 0
             self._give_qos0(session, message, retain, member.ids)
         else:
@@ -363,7 +363,7 @@ class SharedDelivery(Sharing, Waker):
         packet_id = free_draw_id(session)
         draw = group.draw(serial, session, packet_id)
         if draw is not None:
-            self._commit.drawn(group.incarnation, serial, session.incarnation, draw.choice)
+            self._commit.progress.drawn(group.incarnation, serial, session.incarnation, draw.choice)
             if qos == 1:
                 self.send(link, draw, message, draw.again())
             else:
@@ -448,7 +448,7 @@ class SharedDelivery(Sharing, Waker):
     def _drop(self, group: Group, serial: int, reason: int) -> None:
         group.finish(serial)
         group.tenant.count_drop(reason, 1)
-        self._commit.shared_finished(group.incarnation, serial)
+        self._commit.progress.shared_finished(group.incarnation, serial)
 
     # Acknowledgements: packet ids above the direct ones
 
@@ -463,7 +463,7 @@ class SharedDelivery(Sharing, Waker):
         if reason_code >= 0x80:
             self._finish(session, draw, reason_code)
             return
-        self._commit.shared_received(draw.group.incarnation, draw.serial)
+        self._commit.progress.shared_received(draw.group.incarnation, draw.serial)
         self._commit.defer(_SharedRelease(link, draw))
 
     def pubcomp(self, session: Session, draw: Draw) -> None:
@@ -477,7 +477,7 @@ class SharedDelivery(Sharing, Waker):
         membership = membership_of(session)
         if membership is not None and membership.redraw:
             membership.redraw.pop(draw.packet_id, None)
-        self._commit.shared_finished(draw.group.incarnation, draw.serial)
+        self._commit.progress.shared_finished(draw.group.incarnation, draw.serial)
         if reason_code >= 0x80:
             session.count_drop(DROP_REFUSED, 1)
         self._delivery.pump(session)

@@ -55,7 +55,7 @@ class Reserving:
             return
         queue.reserving = limit
         if session.persistent:
-            self._commit.sent_limit(session.incarnation, limit)
+            self._commit.progress.sent_limit(session.incarnation, limit)
         self._commit.defer(_LimitRaised(self._pump, session, limit))
 
     def move_boundary(self, session: Session, queue: OutboundQueue) -> None:
@@ -108,7 +108,7 @@ class Reserving:
         bound.bind(serial, packet_id)
         session.changed = True
         if session.persistent:
-            self._commit.bound(session.incarnation, serial, packet_id)
+            self._commit.progress.bound(session.incarnation, serial, packet_id)
         return True
 
 

@@ -162,7 +162,7 @@ class StoredQueues(QueueReader, Stores):
             self._leave(session, rows)
             rows.place(digest)
             session.changed = True
-            self._commit.placed(session.incarnation, digest)
+            self._commit.progress.placed(session.incarnation, digest)
         self._known[session.incarnation] = known
         self._fold.in_stores[session.incarnation] = session
         return known
@@ -237,14 +237,14 @@ class StoredQueues(QueueReader, Stores):
 
     def note_stored(self, queue: StoredQueue, generation: i64, first: i64, up_to: i64) -> None:
         """Append STORED."""
-        self._commit.stored(queue.incarnation, generation, first, up_to)
+        self._commit.progress.stored(queue.incarnation, generation, first, up_to)
         known = self._known.get(queue.incarnation)
         if known is not None:
             known.session.changed = True
 
     def note_let_go(self, queue: StoredQueue, up_to: i64) -> None:
         """Append LET_GO."""
-        self._commit.let_go(queue.incarnation, up_to)
+        self._commit.progress.let_go(queue.incarnation, up_to)
         self._commit.defer(_LetGo(self, queue, up_to))
 
     def queue_of(self, incarnation: int) -> StoredQueue | None:

@@ -321,7 +321,7 @@ class GroupHomes:
             link.end_one(draw.packet_id)
         if is_done:
             draw.group.finish(draw.serial)
-            self._commit.shared_finished(draw.group.incarnation, draw.serial)
+            self._commit.progress.shared_finished(draw.group.incarnation, draw.serial)
             return
         if link is not None and frame.outcome == frames.NOT_ALLOWED:
             self._deny(link, draw)
@@ -368,7 +368,7 @@ class GroupHomes:
             self._delivery.hand_out_later(group)
         else:  # it is dissolved
             group.finish(serial)
-            self._commit.shared_finished(group.incarnation, serial)
+            self._commit.progress.shared_finished(group.incarnation, serial)
             group.tenant.count_drop(DROP_SESSION_ENDED, 1)
 
 

@@ -219,7 +219,7 @@ def test_entries_that_an_older_broker_left_under_one_id_get_one_each() -> None:
     subscriber.lose()
     publish(publisher, range(20))
     session = session_of(harness)
-    harness.broker.commit.sent_limit(session.incarnation, 20)
+    harness.broker.commit.progress.sent_limit(session.incarnation, 20)
     queue_of(harness).close(20)
     harness.sync()
     subscriber = harness.client("sub", version=5, receive_maximum=100)
