@@ -11,9 +11,13 @@ from typing import Any
 
 import pytest
 
-from broker_process import headrace, wait_until
+from broker_process import free_port, headrace, wait_until
 from headrace.storage.kafka.claims import Claims, HandOver, Stage
+from headrace.storage.kafka.cluster_url import ClusterUrl
+from headrace.storage.kafka.log_fold import MissingRecords
 from headrace.storage.kafka.owner import TOO_LARGE
+from headrace.storage.kafka.partition_reader import PartitionReader
+from headrace.storage.kafka.topics import KafkaUnusable
 from kafka_server import WITHIN_S, KafkaServer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -260,3 +264,55 @@ def test_a_record_that_is_too_large_is_refused_as_that(heard: Heard) -> None:
     assert heard.until("report", 1) == ("report", 1, None, TOO_LARGE)
     heard.client.append(2, bytes((16 << 20) - (64 << 10)))
     assert heard.until("report", 2)[2:] == (0, "")
+
+
+# A partition, read
+
+
+@pytest.fixture
+def partition(heard: Heard, cluster: str) -> Iterator[PartitionReader]:
+    """A reader of the partition that `heard` writes."""
+    url = ClusterUrl.parse(cluster)
+    reader = PartitionReader(url.bootstrap, url.journal, 0)
+    yield reader
+    reader.close()
+
+
+def test_ranges_of_a_partition_are_read_one_within_another(heard: Heard, partition: PartitionReader) -> None:
+    assert partition.bounds() == (0, 0)
+    for number in range(600):
+        heard.client.append(number, b"%d" % number)
+    for number in range(600):
+        heard.until("report", number, number, "")
+    assert partition.bounds() == (0, 600)
+    outer = partition.records(1, 599)
+    assert [next(outer), next(outer)] == [(1, b"1"), (2, b"2")]
+    assert list(partition.records(598, 600)) == [(598, b"598"), (599, b"599")]
+    assert [offset for offset, _ in outer] == list(range(3, 599))
+    assert list(partition.records(5, 5)) == []
+
+
+def test_a_range_that_was_deleted_is_missing(heard: Heard, partition: PartitionReader) -> None:
+    for number in range(5):
+        heard.client.append(number, b"x")
+        heard.until("report", number)
+    heard.client.delete(3)
+    deadline = time.monotonic() + WITHIN_S
+    while partition.bounds() != (3, 5):
+        assert time.monotonic() < deadline
+    with pytest.raises(MissingRecords, match="Kafka offset 1"):
+        next(partition.records(1, 5))
+    assert [offset for offset, _ in partition.records(3, 5)] == [3, 4]
+
+
+def test_a_topic_that_is_not_there_and_a_kafka_that_is_away_are_told_apart(kafka: KafkaServer) -> None:
+    reader = PartitionReader(kafka.address, "nothing", 0, 1.0)
+    with pytest.raises(KafkaUnusable) as found:
+        reader.bounds()
+    assert found.value.is_missing
+    reader.close()
+    reader = PartitionReader(f"127.0.0.1:{free_port()}", "nothing", 0, 1.0)
+    with pytest.raises(KafkaUnusable) as found:
+        reader.bounds()
+    assert not found.value.is_missing
+    reader.close()

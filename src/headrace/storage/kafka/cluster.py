@@ -22,12 +22,12 @@ from headrace.storage.kafka.claims import Claims
 from headrace.storage.kafka.cluster_state import ClusterState
 from headrace.storage.kafka.cluster_url import ClusterUrl
 from headrace.storage.kafka.enrolment import DEAD_WITHIN_S, Enrolment, NotAdmitted, wait_for_absence
-from headrace.storage.kafka.envelope import LEVEL
+from headrace.storage.kafka.envelope import LEVEL, uuid_of
 from headrace.storage.kafka.group import Group
 from headrace.storage.kafka.mailbox import Hearer
 from headrace.storage.kafka.partition_client import PartitionClient
 from headrace.storage.kafka.roster import NodeEntry
-from headrace.storage.kafka.storage import KafkaSettings, KafkaStorage, SnapshotIntervals, uuid_of
+from headrace.storage.kafka.storage import KafkaSettings, KafkaStorage, SnapshotIntervals
 from headrace.storage.kafka.topics import KafkaUnusable, Topics
 
 QUIET_S: Final = 1.0  # from an owner that appends nothing for so long a shard is taken

@@ -50,6 +50,7 @@ Released bytes are in `tests/vectors/kafka`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 from struct import Struct
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -134,6 +135,11 @@ class Part:
     base_offset: int
     size: int
     piece: bytes
+
+
+def uuid_of(topic_id: str, partition: int) -> bytes:
+    """Return the 16 bytes by which a journal's records are told apart from those of others: every node knows them."""
+    return blake2b(f"{topic_id}/{partition}".encode(), digest_size=16).digest()
 
 
 def pack(seed: int, kind: int, epoch: Epoch, content: bytes, number: int = 0) -> bytes:

@@ -169,6 +169,11 @@ class LogFold:
         """Return where the fold has come to."""
         return Standing(self.tail, self.owner, self.next_offset, self.last)
 
+    @property
+    def is_within(self) -> bool:
+        """Return whether parts were taken of a batch that is not whole yet: no other fold may begin there."""
+        return bool(self._pieces)
+
     def begin_behind(self, standing: Standing) -> None:
         """Begin instead where an earlier fold of this log came to, between two batches: a cache kept that. What it stands
         on must be looked at first: `is_last`."""

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -55,7 +54,7 @@ from headrace.storage.kafka.actions import (
 from headrace.storage.kafka.cache import DIRECTORY, Cache, CacheDamaged
 from headrace.storage.kafka.cluster_state import RECORD_BYTES_MAX
 from headrace.storage.kafka.entry import BatchEntry, Entry, FloorEntry, MarkEntry
-from headrace.storage.kafka.envelope import BITS
+from headrace.storage.kafka.envelope import BITS, uuid_of
 from headrace.storage.kafka.keeping import BEGINNING, Keeping, place_to_begin
 from headrace.storage.kafka.log_fold import LogFold, Standing
 from headrace.storage.kafka.mailbox import Clients, Hearer, Mailbox, Records
@@ -138,11 +137,6 @@ class _Sought:
     reading: int
     offset: int
     found: Callable[[int, bytes], None]
-
-
-def uuid_of(topic_id: str, partition: int) -> bytes:
-    """Return the 16 bytes by which a journal's records are told apart from those of others: every node knows them."""
-    return blake2b(f"{topic_id}/{partition}".encode(), digest_size=16).digest()
 
 
 class KafkaLog:

@@ -29,14 +29,13 @@ from headrace.services.ticks import LoopScheduler
 from headrace.services.watchdog import Watchdog
 from headrace.storage.kafka import storage as module
 from headrace.storage.kafka.cache import DIRECTORY, ENTRY_HEADER_SIZE, FILE_HEADER_SIZE, CacheDamaged
-from headrace.storage.kafka.envelope import LEVEL, pack_owned
+from headrace.storage.kafka.envelope import LEVEL, pack_owned, uuid_of
 from headrace.storage.kafka.storage import (
     KafkaLost,
     KafkaSilent,
     KafkaStorage,
     NotNamed,
     ShardElsewhere,
-    uuid_of,
 )
 from headrace.storage.port import StorageEvents
 from kafka_partition import FakeShard
