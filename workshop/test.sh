@@ -115,6 +115,12 @@ alone() {
   local name=$1 round
   "$bin/python" -c 'import json, sys; print(*json.load(sys.stdin), sep="\n")' \
     <"build/cache-$name/v/cache/lastfailed" >"build/failed-$name" || return
+  # What an end shows of things that a whole file shares is nobody's alone: the file runs again.
+  sed -n -E 's/^ERROR ([^ :]+)::.*/\1/p' "build/test-$name.log" | sort -u >"build/files-$name"
+  if [ -s "build/files-$name" ]; then
+    { grep -v -F -f "build/files-$name" "build/failed-$name"; cat "build/files-$name"; } >"build/again-$name"
+    mv "build/again-$name" "build/failed-$name"
+  fi
   [ "$(wc -l <"build/failed-$name")" -le $unsteady_max ] || return
   for round in 1 2 3; do
     printf '\n=== what failed in %s, alone, %d of 3\n' "$name" "$round"

@@ -16,7 +16,7 @@ import pytest
 
 from broker_process import ROOT
 
-pytestmark = pytest.mark.time_limit(1100)  # nine runs of pytest
+pytestmark = pytest.mark.time_limit(1100)  # eleven runs of pytest
 
 WHY = "it was too slow this time, and the table has to say so to the end of the line, however long it is"
 ONCE = f"""
@@ -37,6 +37,23 @@ import pytest
 @pytest.mark.spark
 def test_it_always_fails():
     assert 6 * 9 == 42
+"""
+SHARED = """
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.MARK]
+
+@pytest.fixture(scope="module")
+def seen():
+    seen = []
+    yield seen
+    assert "trouble" not in seen
+
+def test_it_makes_trouble_for_the_end(seen):
+    seen.append("trouble")
+
+def test_it_is_blamed(seen):
+    pass
 """
 
 
@@ -88,3 +105,12 @@ def test_what_fails_alone_fails_the_gate_beside_what_does_not(project: Path) -> 
     assert (
         "spark-jobs, FAILED: FAILED tests/spark/jobs/test_always.py::test_it_always_fails - assert" in table
     )
+
+
+def test_what_the_end_of_a_file_shows_fails_the_gate_though_the_last_test_passes_alone(project: Path) -> None:
+    (project / "tests/spark/test_shared.py").write_text(SHARED.replace("MARK", "deep"))
+    (project / "tests/spark/test_once.py").write_text(ONCE.replace("MARK", "deep"))
+    status, table = gate(project, "spark-deep")
+    assert status == 1
+    assert re.search(r"^tests, spark-deep +FAILED +\d+ s$", table, re.MULTILINE)
+    assert "ERROR tests/spark/test_shared.py::test_it_is_blamed - AssertionError" in table

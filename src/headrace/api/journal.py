@@ -210,7 +210,10 @@ class Taken:
                 await asyncio.sleep(
                     0
                 )  # for others; and what was written goes to the socket at the end of a pass
-            await send({"type": "http.response.body", "body": b""})  # once nearly all of it has been taken
+            if not message.get("more_body", False):
+                await send(
+                    {"type": "http.response.body", "body": b""}
+                )  # once nearly all of it has been taken
 
         try:
             await self._response(scope, receive, send_and_wait)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Message
 
 from headrace.api.journal import ALL_MAX, EACH_MAX, PART_BYTES, Taken, Turns, _takes_gzip
+from headrace.api.tokens import _too_long
 
 
 def test_one_token_takes_no_more_than_its_turns_and_all_no_more_than_there_are() -> None:
@@ -45,6 +47,30 @@ def test_a_turn_is_kept_until_the_answer_has_left(fails: bool) -> None:
     bodies = [(message["body"], message.get("more_body", False)) for message in sent[1:]]
     parts = [(b"1" * PART_BYTES, True), (b"2", True), (b"", False)]
     assert bodies == (parts[:1] if fails else parts)
+
+
+def test_an_answer_that_comes_in_pieces_ends_once() -> None:
+    """As the refusal of a body that is too long, behind which the rest is read."""
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"one"
+        yield b"two"
+
+    turns = Turns()
+    for made in (StreamingResponse(pieces()), _too_long(4096)):
+        sent.clear()
+        assert turns.take("a")
+        asyncio.run(Taken(made, turns, "a")({"type": "http", "asgi": {"spec_version": "2.4"}}, receive, send))
+        assert [message.get("more_body", False) for message in sent[1:]][-2:] == [True, False]
+        assert [message.get("more_body", False) for message in sent[1:]].count(False) == 1
+    assert turns._taken == {}
 
 
 @pytest.mark.parametrize(
