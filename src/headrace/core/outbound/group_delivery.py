@@ -1,19 +1,18 @@
 """Delivery of shared subscriptions: which member gets the next entry of a group, and when.
 
 Runs on the loop. Entries are drawn by members that have quota, so a slow member holds up nobody; with several ready the
-configured strategy chooses (decision 13). With every member away, messages stay in the group's queue. A member that was
-found without room is not asked again before it has some, and a strategy compares `COMPARED_MAX` members at most: so a
-message and an acknowledgement cost the same however many members a group has, and groups a member.
+configured strategy chooses (`member_choice`). With every member away, messages stay in the group's queue.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
 from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.outbound.delivery import Delivery, Sharing, is_too_large
+from headrace.core.outbound.member_choice import MemberChoice, admitted, may_read
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.journal import NOT_NOW, Absent
 from headrace.core.ports.link import Link
@@ -31,7 +30,7 @@ from headrace.core.records.record import (
     FLAG_QOS,
     FLAG_RETAIN,
 )
-from headrace.core.state.free_ids import free_draw_id, has_free_id
+from headrace.core.state.free_ids import free_draw_id
 from headrace.core.state.groups import (
     REF_MAYBE_SENT,
     Draw,
@@ -46,9 +45,6 @@ from headrace.mqtt import reason_codes as rc
 
 if TYPE_CHECKING:
     from headrace.core.ports.settings import BrokerSettings
-
-LEAST_IN_FLIGHT: Final = "least-in-flight"  # of the next members in turn; anything else: the next one
-COMPARED_MAX: Final = 16
 
 
 class Lending:
@@ -86,6 +82,7 @@ class SharedDelivery(Sharing, Waker):
     ) -> None:
         self._delivery = delivery
         self._commit = commit
+        self._choice = MemberChoice(delivery, settings)
         self._reader = delivery.reader
         self._clock = clock
         self._settings = settings
@@ -104,7 +101,7 @@ class SharedDelivery(Sharing, Waker):
         self.serve(group, message)
 
     def _offer_qos0(self, group: Group, message: Message) -> None:
-        session = self._choose(group, message, {}, False)
+        session = self._choice.choose(group, message, {}, False)
         if session is None:
             group.tenant.count_drop(DROP_QOS0_AWAY, 1)
             return
@@ -146,71 +143,10 @@ class SharedDelivery(Sharing, Waker):
                 self._delivery.hand_out_later(group)
                 return
             left -= 1
-            chosen = self._choose(group, message, passed, True)
+            chosen = self._choice.choose(group, message, passed, True)
             if chosen is None:
                 return
             self._try_draw(group, chosen, passed)
-
-    def _choose(
-        self, group: Group, message: Message | None, passed: dict[Session, None], stored: bool
-    ) -> Session | None:
-        """Return the member that the configured strategy gives a message to, None if none can take it now. `stored`: it
-        is in the group's queue, and needs room in a window; `message` is needed for one that is not."""
-        chosen = self._in_turn(group, message, passed, stored)
-        if chosen is None or self._settings.shared_strategy != LEAST_IN_FLIGHT:
-            return chosen
-        return self._least_loaded(group, message, passed, stored, chosen)
-
-    def _least_loaded(
-        self, group: Group, message: Message | None, passed: dict[Session, None], stored: bool, first: Session
-    ) -> Session:
-        """Return of `first` and of those whose turn it is behind it the member with the fewest messages in flight. Among
-        equals it is the first in turn, and the turn goes on behind it."""
-        turns = group.free if stored else group.open
-        chosen = first
-        least = first.window_used()
-        left: i64 = min(len(turns), COMPARED_MAX) - 1
-        while left > 0 and least > 0:
-            left -= 1
-            session = self._in_turn(group, message, passed, stored)
-            if session is None or session is first:
-                break
-            used = session.window_used()
-            if used < least:
-                chosen, least = session, used
-        turns.move_to_end(chosen)
-        return chosen
-
-    def _in_turn(
-        self, group: Group, message: Message | None, passed: dict[Session, None], stored: bool
-    ) -> Session | None:
-        """Return the next member that can take a message. `message` is needed for one that is not `stored` alone."""
-        turns = group.free if stored else group.open
-        left: i64 = len(turns)
-        while left > 0:
-            left -= 1
-            session = next(iter(turns))
-            if not (self._ready(session) if stored else self._writable(session)):
-                group.found_none(session, stored)
-                continue
-            turns.move_to_end(session)
-            if session not in passed and self._allowed(group, session, None if stored else message):
-                return session
-        return None
-
-    def _allowed(self, group: Group, session: Session, message: Message | None) -> bool:
-        """Return whether the session's rights are enough for an entry of the group, and for this message. Who cannot be
-        judged is not, and loses its connection."""
-        try:
-            return _admitted(group, session) and (message is None or _may_read(session, message))
-        except Exception as error:  # noqa: BLE001  the others have their turn
-            self._failed(session, error)
-            return False
-
-    def _failed(self, session: Session, error: Exception) -> None:
-        link = session.link
-        if link is not None:
-            link.worker.contain("group", link, error)
 
     def pump(self, session: Session, link: Link) -> None:
         """Let a member that got room draw from those of its groups that found it without, in turn: one page at most,
@@ -222,7 +158,7 @@ class SharedDelivery(Sharing, Waker):
         awaiting = membership.awaiting
         left: i64 = self._settings.page_messages
         while awaiting and left > 0 and membership.looked_at < len(awaiting):
-            if not self._ready(session):
+            if not self._choice.ready(session):
                 break
             group, _ = awaiting.popitem(last=False)
             if session not in group.members:
@@ -242,7 +178,7 @@ class SharedDelivery(Sharing, Waker):
         """Go on with what waits of groups elsewhere, and with groups that found the socket full."""
         if membership.borrower is not None:
             self.lending.pump(session, link)
-        if membership.shut and self._writable(session):
+        if membership.shut and self._choice.writable(session):
             membership.reopen(session)
 
     def _draw_some(self, group: Group, session: Session, most: i64) -> i64:
@@ -252,8 +188,8 @@ class SharedDelivery(Sharing, Waker):
             drawn < most
             and group.waiting
             and not group.unread
-            and self._ready(session)
-            and _admitted(group, session)
+            and self._choice.ready(session)
+            and admitted(group, session)
         ):
             serial, ref = group.head()
             message = self._fetch(group, serial, ref)
@@ -269,7 +205,7 @@ class SharedDelivery(Sharing, Waker):
             if most == 0:
                 return True
             most -= 1
-            session = self._choose(group, None, passed, True)
+            session = self._choice.choose(group, None, passed, True)
             if session is None:
                 return False
             self._try_draw(group, session, passed)
@@ -284,7 +220,7 @@ class SharedDelivery(Sharing, Waker):
         try:
             drawn = self._give(group, session, serial, ref, message)
         except Exception as error:  # noqa: BLE001  it costs this member its connection
-            self._failed(session, error)
+            self._choice.failed(session, error)
             drawn = False
         if drawn:
             passed.clear()
@@ -299,25 +235,6 @@ class SharedDelivery(Sharing, Waker):
         if self.hand_out(owner, self._settings.page_messages):
             self._delivery.hand_out_later(owner)
         return True
-
-    def _writable(self, session: Session) -> bool:
-        link = session.link
-        return link is not None and link.ready and not link.paused and not session.ended
-
-    def _room(self, session: Session) -> bool:
-        link = session.link
-        if link is None or not self._writable(session):
-            return False
-        if link.buffered() > self._settings.write_buffer_high:
-            self._delivery.feed_later(session, link)
-            return False
-        if link.drawing > self._settings.write_buffer_high:
-            return False  # it goes on when the first of these leave
-        return session.window_used() < link.window
-
-    def _ready(self, session: Session) -> bool:
-        """Return whether a member may be given an entry now. Besides room it needs a packet id that is free."""
-        return self._room(session) and has_free_id(session)
 
     def _fetch(self, group: Group, serial: int, ref: int) -> Message | Absent:
         """Return the message of the group's head. If it cannot be read now, nothing is drawn until `wake`."""
@@ -337,7 +254,7 @@ class SharedDelivery(Sharing, Waker):
         member = group.members[session]
         if message.expired(self._clock.now_us) and not ref & REF_MAYBE_SENT:
             return self._drop_head(group, serial, DROP_EXPIRED)
-        if not _may_read(session, message):
+        if not may_read(session, message):
             return False
         qos = min(ref & REF_QOS, member.qos)
         if is_too_large(link, message, qos, member.ids):
@@ -418,7 +335,7 @@ class SharedDelivery(Sharing, Waker):
         redraw = None if membership is None else membership.redraw
         if link.unread:
             return
-        while redraw and self._room(session):
+        while redraw and self._choice.has_room(session):
             key, draw = redraw.popitem()
             if draw.received:
                 link.pubrel(draw.packet_id)
@@ -437,7 +354,7 @@ class SharedDelivery(Sharing, Waker):
         """Send an entry again, unless the client may not have it any more: then nobody gets it, since this one may have
         had it. Of a member elsewhere its own shard knows all of that."""
         if not session.stands_in:
-            if not _may_read(session, message):
+            if not may_read(session, message):
                 self._drop(draw.group, draw.serial, DROP_PERMISSION)
                 return
             if is_too_large(link, message, draw.ref & REF_QOS, _ids_of(draw)):
@@ -483,25 +400,10 @@ class SharedDelivery(Sharing, Waker):
         self._delivery.pump(session)
 
 
-def _admitted(group: Group, session: Session) -> bool:
-    """Return whether the member's rights are still what the shared subscription asks for."""
-    link = session.link
-    if link is None or link.rights is None:
-        return True
-    return link.rights.may_draw(group.carrier.client_id)
-
-
 def _ids_of(draw: Draw) -> bytes:
     """Return the encoded Subscription Identifiers of an entry: none if its member has left."""
     member = draw.group.members.get(draw.session)
     return b"" if member is None else member.ids
-
-
-def _may_read(session: Session, message: Message) -> bool:
-    link = session.link
-    if link is None or link.rights is None:
-        return True
-    return link.rights.may_receive(message.topic)
 
 
 class _DrawDurable(Deferred):

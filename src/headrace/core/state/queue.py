@@ -211,7 +211,7 @@ class OutboundQueue:
         boundary = self.next_boundary()
         self.set_boundary(boundary, self.held_below(boundary))
 
-    # The fold: the same changes when they come from journal records.
+    # The fold: changes that come from journal records; the others are in `queue_replay`.
 
     def close(self, limit: int) -> None:
         """Note that the connection has ended, and that nothing beyond `limit` was sent."""
@@ -221,47 +221,10 @@ class OutboundQueue:
         if self.bound is not None:
             self.bound.release_between(limit + 1, 1 << 62)
 
-    def replay_bound(self, serial: int, packet_id: int) -> None:
-        """Apply a record that gives an entry an id. An entry that was dropped in the same batch, before it was sent,
-        needs none."""
-        if serial < self.next_serial - self.backlog.count and self.inflight.get(serial) == NOT_IN_FLIGHT:
-            return
-        if self.bound is None:
-            self.bound = Bound()
-        self.bound.bind(serial, packet_id)
-
     def replay_sent_up_to(self, serial: int) -> None:
         """Move everything up to `serial` into flight: it may have been sent."""
         while self.backlog.count and self.next_serial - self.backlog.count <= serial:
             self.take()
-
-    def replay_finished(self, serial: i64) -> None:
-        backlog = self.backlog
-        if backlog.count and serial == self.next_serial - backlog.count:
-            if self.bound is not None:
-                self.bound.release(serial)
-            backlog.skip()  # the usual one is the next of all: it need not go through the window
-            return
-        self.replay_sent_up_to(serial)
-        self.finish(serial)
-
-    def replay_received(self, serial: int) -> None:
-        self.replay_sent_up_to(serial)
-        self.inflight.receive(serial)
-
-    def replay_dropped(self, first: int, count: int) -> int:
-        """Drop serials `first` to `first` + `count` - 1, as a record says. Returns how many of them were still here.
-
-        Fewer when a snapshot was taken between a drop and its record: then it has counted them too.
-        """
-        self.replay_sent_up_to(first - 1)
-        waiting: i64 = min(self.backlog.count, max(0, first + count - self.head_serial()))
-        self.drop_head(waiting)
-        removed: int = waiting
-        if removed < count and self.inflight.count:
-            for serial in range(first, first + count):
-                removed += self.finish(serial)  # given up when it was to be sent again
-        return removed
 
     # What lies in a store
 

@@ -65,6 +65,7 @@ from headrace.core.state.backlog import Page
 from headrace.core.state.devices import seen_of
 from headrace.core.state.groups import group_of
 from headrace.core.state.queue import OutboundQueue, reference
+from headrace.core.state.queue_replay import replay_bound, replay_dropped, replay_finished, replay_received
 from headrace.core.state.session import Session, Target
 from headrace.core.state.state import Fold
 from headrace.core.state.subscriptions import for_publisher
@@ -276,7 +277,7 @@ class Replay:
                 known = session is not None and session.applied < progress.offset
                 queue = session.outbound() if session is not None and known else None
             if queue is not None:
-                queue.replay_finished(read_i64_le(packed, at + 8))
+                replay_finished(queue, read_i64_le(packed, at + 8))
 
     def _progress(self, progress: Progress) -> None:
         if progress.subkind == ACKED:
@@ -334,14 +335,14 @@ class Replay:
             return
         queue: OutboundQueue = session.outbound()
         if subkind == RECEIVED:
-            queue.replay_received(value)
+            replay_received(queue, value)
         elif subkind == SENT_LIMIT:
             queue.sent_limit = value
             queue.reserving = value
         elif subkind == BOUND:
-            queue.replay_bound(value, values[at + 2])
+            replay_bound(queue, value, values[at + 2])
         elif subkind == DROPPED:
-            dropped = queue.replay_dropped(value, values[at + 2])
+            dropped = replay_dropped(queue, value, values[at + 2])
             if dropped:
                 session.count_drop(values[at + 3], dropped)
         elif subkind == STORED:

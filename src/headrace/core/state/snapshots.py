@@ -40,6 +40,7 @@ from headrace.core.records.message_id import Origin
 from headrace.core.state.backlog import REF_OFFSET_SHIFT
 from headrace.core.state.groups import Group, draws_of
 from headrace.core.state.makers import NO_MAKER, Maker
+from headrace.core.state.queue_replay import replay_bound
 from headrace.core.state.session import Session, Subscription
 from headrace.core.state.state import NONE_LISTED, Fold
 from headrace.core.state.subscriptions import subscription_from
@@ -405,7 +406,7 @@ def _restore_queue(session: Session, value: list[object], bound: list[int]) -> N
     queue.reserving = queue.sent_limit
     queue.backlog.load(value[4:])
     for at in range(0, len(bound), 2):
-        queue.replay_bound(bound[at], bound[at + 1])
+        replay_bound(queue, bound[at], bound[at + 1])
 
 
 def has_changed(session: Session) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 import headrace.core.broker
 from harness import Client, Harness, held, recover
-from headrace.core.outbound.group_delivery import COMPARED_MAX, LEAST_IN_FLIGHT
+from headrace.core.outbound.member_choice import COMPARED_MAX, LEAST_IN_FLIGHT
 from headrace.core.ports.access import Access, SignIn
 from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import Link

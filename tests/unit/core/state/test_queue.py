@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from headrace.core.records.record import DIRECT_IDS
 from headrace.core.state.backlog import BacklogSpace
 from headrace.core.state.queue import OutboundQueue
+from headrace.core.state.queue_replay import replay_dropped, replay_finished
 from headrace.storage.memory import MemoryJournal
 
 SPACE = BacklogSpace(MemoryJournal())
@@ -44,11 +45,11 @@ def test_replay_gives_what_happened(steps: list[str]) -> None:
         elif step == "finish" and live.inflight.count:
             serial = max(live.inflight.serials())
             live.finish(serial)
-            replayed.replay_finished(serial)
+            replay_finished(replayed, serial)
         elif step == "drop" and live.backlog.count:
             first = live.head_serial()
             live.backlog.pop()
-            replayed.replay_dropped(first, 1)
+            replay_dropped(replayed, first, 1)
     replayed.replay_sent_up_to(live.last_sent())
     assert replayed.inflight.items() == live.inflight.items()
     assert replayed.next_serial == live.next_serial
