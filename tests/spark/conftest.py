@@ -22,6 +22,7 @@ from headrace_spark.base.lake_url import LakeUrl
 from headrace_spark.base.object_store import add_log_store, for_lake
 from headrace_spark.base.session import open_session
 from headrace_spark.base.settings import SparkSettings
+from kafka_server import KafkaServer, kafka_server
 from spark import quick_java
 from spark.journals import Made, of_a_shard
 
@@ -118,3 +119,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         add_log_store(session)
         yield session
         session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaServer]:
+    """One node of Kafka for the whole run."""
+    with kafka_server() as server:
+        yield server

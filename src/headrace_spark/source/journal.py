@@ -25,6 +25,8 @@ from headrace_spark.base.errors import (
 )
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.records.chunk import chunks
+from headrace_spark.source.kafka import kafka_journals
+from headrace_spark.source.kafka_address import FORM, KafkaAddress, is_kafka
 from headrace_spark.source.local import LocalJournal
 from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.options import TOKEN_VARIABLE
@@ -34,10 +36,13 @@ from headrace_spark.source.selection import EVER
 
 
 def open_journals(location: Path | str, token: str = "", patience: Patience = PATIENT) -> list[LogReader]:
-    """Open all journals of a broker, one for each of its shards: of a data directory, or of `headrace://HOST:PORT`.
+    """Open all journals of a broker, one for each of its shards: of a data directory, of `headrace://HOST:PORT`, or of a
+    cluster, `kafka://HOST:PORT/NAME`.
 
     The broker may be running or not; nothing is locked. Raises JournalMissing, JournalUnreachable, JournalError.
     """
+    if is_kafka(str(location)):
+        return list(kafka_journals(str(location), patience.timeout_s))
     if is_remote(str(location)):
         return [_opened(each, token, patience) for each in log_locations(str(location), token, patience)]
     with _readable(location):
@@ -86,15 +91,17 @@ def journals_of(settings: RunSettings, patience: Patience = PATIENT) -> list[Log
     if not settings.journal:
         return open_journals(settings.data_dir.absolute())
     check_broker(settings.journal)
+    if is_kafka(settings.journal):
+        return open_journals(settings.journal, "", patience)
     return open_journals(settings.journal, _token(settings.token_file), patience)
 
 
 def check_broker(location: str) -> None:
     """Raise BadOption, by the key pipeline.journal, unless this is how a broker is given."""
-    if not is_remote(location):
-        raise BadOption("pipeline.journal", location, "a broker is given as headrace://HOST:PORT")
+    if not (is_remote(location) or is_kafka(location)):
+        raise BadOption("pipeline.journal", location, f"a broker is given as headrace://HOST:PORT; {FORM}")
     try:
-        Address.parse(location)
+        (KafkaAddress if is_kafka(location) else Address).parse(location)
     except BadOption as error:
         raise BadOption("pipeline.journal", location, error.problem) from None
 

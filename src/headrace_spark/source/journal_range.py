@@ -52,7 +52,7 @@ class JournalRange:
         """Return at most so many parts, for `headrace_spark.source.reading.all_chunks`."""
         journal = self.journal
         return [
-            JournalPartition(journal.location, journal.uuid, journal.epoch, start, end)
+            JournalPartition(journal.location_from(start), journal.uuid, journal.epoch, start, end)
             for start, end in split(self.start, self.end, tasks)
         ]
 

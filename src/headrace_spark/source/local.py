@@ -54,6 +54,9 @@ class LocalJournal(JournalReader):
         super().__init__(data_dir, disk)
         self.consumers = LocalConsumers(self.data_dir)
 
+    def location_from(self, start: int) -> str:
+        return self.location
+
     def divided_from(self) -> DividedFrom | None:
         origin = origin_in(first_entries(self.data_dir / DIRECTORY))
         return None if origin is None else DividedFrom(origin.uuid, origin.epoch, origin.end)

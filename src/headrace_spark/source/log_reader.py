@@ -50,6 +50,9 @@ class LogReader(Protocol):
     def location(self) -> str:
         """Return where this very log is, as option `path` of the source takes it."""
 
+    def location_from(self, start: int) -> str:
+        """Return the same with what a task need not find out again that reads from the offset `start` on."""
+
     @property
     def token(self) -> str:
         """Return what lets in there; "" where nothing is asked."""

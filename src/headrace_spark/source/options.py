@@ -17,6 +17,7 @@ from typing import Final
 from headrace.mqtt.topics import SHARE_PREFIX, filter_error
 from headrace_spark.base.errors import BadOption
 from headrace_spark.records.schema import SCHEMAS
+from headrace_spark.source.kafka_address import is_begun
 from headrace_spark.source.ranges import TASK_RECORDS_MIN
 from headrace_spark.source.selection import Selection, microseconds
 
@@ -27,8 +28,8 @@ KAFKA_EARLIEST: Final = -2
 KAFKA_LATEST: Final = -1
 NONE: Final = "none"
 OPTIONS: Final = {
-    "path": "data directory of a broker, or `headrace://HOST:PORT` (`headraces://` over TLS) of a running one; several "
-    "with commas between. Also the argument of `load`. Required",
+    "path": "data directory of a broker, `headrace://HOST:PORT` (`headraces://` over TLS) of a running one, or "
+    "`kafka://HOST:PORT/NAME` of a cluster; several with commas between. Also the argument of `load`. Required",
     "schema": "`messages` (default), `events` or `progress`: which records, and their columns",
     "consumer": "name under which a stream registers with each journal, so that retention waits for it. Required for "
     "streams, without meaning in batch reads",
@@ -165,10 +166,15 @@ def _schema(name: str) -> str:
 
 
 def _locations(path: str) -> tuple[str, ...]:
-    found = tuple(part.strip().removeprefix("file://") for part in path.split(",") if part.strip())
+    found: list[str] = []
+    for part in (part.strip() for part in path.split(",")):
+        if found and is_begun(found[-1]):  # the brokers of a Kafka have commas between them, too
+            found[-1] += f",{part}"
+        elif part:
+            found.append(part.removeprefix("file://"))
     if not found:
         raise BadOption("path", path, "the data directory of a broker is needed: .load('<data-dir>')")
-    return found
+    return tuple(found)
 
 
 def _selection(values: Mapping[str, str], schema: str) -> Selection:

@@ -54,7 +54,7 @@ class RangeReader:
             for part in (self._cut(segments, *run, share) if share > 1 else [run])
         ]
         return [
-            JournalPartition(journal.location, journal.uuid, journal.epoch, first, last)
+            JournalPartition(journal.location_from(first), journal.uuid, journal.epoch, first, last)
             for first, last in ranges
         ]
 

@@ -477,6 +477,9 @@ class RemoteJournal(JournalReader):
         """Return whose messages alone the token shows; "": everybody's."""
         return self._remote.tenant
 
+    def location_from(self, start: int) -> str:
+        return self.location
+
     def divided_from(self) -> DividedFrom | None:
         found = self._remote.catalog().get("origin")  # an older broker does not say
         return found and DividedFrom(found["uuid"], found["epoch"], found["end_offset"])

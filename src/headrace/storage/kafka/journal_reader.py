@@ -70,6 +70,7 @@ class KafkaJournalReader:
         self._segments: dict[int, SegmentInfo] = {}  # what was read, by the record offset that it begins with
         self._fold: LogFold | None = None
         self._pinned = False
+        self._is_checked = False  # of one that is pinned, where the journal ended
         self._given_up = (
             0  # a FLOOR says that the partition is deleted up to this Kafka offset, sooner or later
         )
@@ -120,17 +121,20 @@ class KafkaJournalReader:
             raise KafkaHasLost(
                 f"the journal ends at Kafka offset {end}, and was read up to {fold.tail}: Kafka has lost records"
             )
-        first = max(start, fold.tail - 1)
-        if first < fold.tail:
-            value = next((value or b"" for _, value in self._journal.records(first, first + 1)), b"")
-            if not fold.is_last(value):
-                raise KafkaHasLost(
-                    f"Kafka offset {first} has another record than the one that was read there: Kafka has lost records"
-                )
         if not self._pinned:
-            for _ in self._walk(fold, end):
+            for _ in self._walk(fold, end, start):
                 pass
+        elif not self._is_checked:
+            self._check_last(fold, start)
+            self._is_checked = True
         return fold
+
+    def _check_last(self, fold: LogFold, start: int) -> None:
+        """Check that the record that a fold has taken last is there. Raises KafkaHasLost."""
+        last = fold.tail - 1
+        if last >= max(start, 0):
+            value = next((value or b"" for _, value in self._journal.records(last, last + 1)), b"")
+            _require_last(fold, value)
 
     def _newest_place(self, start: int) -> Place:
         return self._places_from(start)[-1]
@@ -186,12 +190,17 @@ class KafkaJournalReader:
         self._know(fold.standing)
         return fold
 
-    def _walk(self, fold: LogFold, end: int) -> Iterator[Taken]:
-        """Take what lies up to the Kafka offset `end`, yield the batches of it, and remember places."""
+    def _walk(self, fold: LogFold, end: int, start: int) -> Iterator[Taken]:
+        """Take what lies up to the Kafka offset `end`, yield the batches of it, and remember places. The partition begins
+        at the Kafka offset `start`. Raises KafkaHasLost, MissingRecords."""
         if fold.tail >= end:
             return
+        known = max(0, start, fold.tail - 1)
         segment = SegmentInfo(fold.next_offset, fold.next_offset, 0, 0, 0)
-        for offset, value in self._journal.records(fold.tail, end):
+        for offset, value in self._journal.records(known, end):
+            if offset < fold.tail:
+                _require_last(fold, value or b"")
+                continue
             self._read = self._read[0] + 1, self._read[1] + len(value or b"")
             verdict = fold.take(offset, value)
             if isinstance(verdict, Floored):
@@ -290,7 +299,7 @@ class KafkaJournalReader:
             return
         at = start
         try:
-            for taken in self._walk(self._fold_for(start), tail):
+            for taken in self._walk(self._fold_for(start), tail, self._journal.bounds()[0]):
                 batch = taken.batch
                 at = batch.end_offset
                 if at <= start:
@@ -319,6 +328,14 @@ class KafkaJournalReader:
     def finished(self, base_offset: int) -> FinishedSegment:
         """Raise FileNotFoundError: nothing of it is a file that an index could be of."""
         raise FileNotFoundError(f"offset {base_offset} is in Kafka")
+
+
+def _require_last(fold: LogFold, value: bytes) -> None:
+    """Check that `value` is the record that was taken last. Raises KafkaHasLost."""
+    if not fold.is_last(value):
+        raise KafkaHasLost(
+            f"Kafka offset {fold.tail - 1} has another record than the one that was read there: Kafka has lost records"
+        )
 
 
 def _add(segment: SegmentInfo, taken: Taken) -> None:

@@ -52,7 +52,7 @@ class PartitionReader:
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
             "isolation.level": "read_uncommitted",  # nothing in a journal is of a transaction
-            "fetch.wait.max.ms": 100,
+            "fetch.wait.max.ms": 5,  # nobody waits for what is not there yet, and the next range would wait for that
             "fetch.message.max.bytes": 4 * MIB,  # a larger record comes all the same, alone
             "queued.max.messages.kbytes": 32 * 1024,
             "log_level": 0,
@@ -91,17 +91,26 @@ class PartitionReader:
     def records(self, start: int, end: int) -> Iterator[tuple[int, bytes | None]]:
         """Yield the records of [start, end), of which the end is below `bounds`, with their Kafka offsets. Raises
         MissingRecords if the partition begins behind `start` by now, KafkaUnusable."""
+        for message in self._messages(start, end):
+            yield message.offset(), message.value()
+
+    def keyed(self, start: int, end: int) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+        """Yield the same with their keys: offset, key, value."""
+        for message in self._messages(start, end):
+            yield message.offset(), message.key(), message.value()
+
+    def _messages(self, start: int, end: int) -> Iterator[Any]:
         if start >= end:
             return
         consumer = self._consumer()
         try:
             consumer.assign([TopicPartition(self._topic, self._partition, start)])
-            yield from self._records(consumer, start, end)
+            yield from self._read(consumer, start, end)
         finally:
             consumer.unassign()
             self._idle.append(consumer)
 
-    def _records(self, consumer: Consumer, at: int, end: int) -> Iterator[tuple[int, bytes | None]]:
+    def _read(self, consumer: Consumer, at: int, end: int) -> Iterator[Any]:
         heard_at, reason = time.monotonic(), "it does not answer"
         while at < end:
             for message in consumer.consume(min(READ_RECORDS, end - at), POLL_S):
@@ -110,7 +119,7 @@ class PartitionReader:
                     offset = message.offset()
                     assert offset is not None
                     at = offset + 1
-                    yield offset, message.value()
+                    yield message
                     heard_at = time.monotonic()  # whoever takes the records may have taken long
                 elif error.code() == KafkaError._PARTITION_EOF:
                     return  # what lacks then was compacted

@@ -46,9 +46,10 @@ class TopicExists(HeadraceError):
 class Topics:
     """The topics of one cluster. Each call asks Kafka, and waits for its answer."""
 
-    def __init__(self, url: ClusterUrl) -> None:
-        """Reach the brokers of `url`; the first call connects."""
+    def __init__(self, url: ClusterUrl, timeout_s: float = TIMEOUT_S) -> None:
+        """Reach the brokers of `url`; the first call connects. `timeout_s`: for one answer."""
         self._url = url
+        self._timeout_s = timeout_s
         self._admin = AdminClient({"bootstrap.servers": url.bootstrap, "log_level": 0})
 
     def broker_count(self) -> int:
@@ -70,13 +71,13 @@ class Topics:
         if taken:
             raise TopicExists(f"{self._url.bootstrap} has {', '.join(taken)} already")
         new = [NewTopic(name, n, replication.factor, config=config) for name, (n, config) in wanted.items()]
-        for future in self._admin.create_topics(new, operation_timeout=TIMEOUT_S).values():
+        for future in self._admin.create_topics(new, operation_timeout=self._timeout_s).values():
             self._asked(future.result)
         return self._settled()
 
     def _settled(self) -> ClusterState:
         """Return the state once there is one: Kafka says that a topic is made before all its brokers know it."""
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + self._timeout_s
         while True:
             try:
                 return self.state()
@@ -84,6 +85,13 @@ class Topics:
                 if time.monotonic() >= deadline:
                     raise
             time.sleep(SETTLED_INTERVAL_S)
+
+    def identity(self) -> tuple[str, int]:
+        """Return Kafka's own name of the journal, and how many shards there are: what nobody changes. Raises
+        KafkaUnusable."""
+        journal = self._described(self._url.journal)
+        others = [self._described(topic) for topic in (self._url.snapshots, self._url.shards)]
+        return str(journal.topic_id), min(len(one.partitions) for one in (journal, *others))
 
     def state(self) -> ClusterState:
         """Return what the topics are like now. Raises KafkaUnusable."""
@@ -119,10 +127,10 @@ class Topics:
         return ClusterState(str(journal.topic_id), in_sync_min, shards, problems, unsafe)
 
     def _listed(self) -> Any:
-        return self._asked(lambda: self._admin.list_topics(timeout=TIMEOUT_S))
+        return self._asked(lambda: self._admin.list_topics(timeout=self._timeout_s))
 
     def _described(self, topic: str) -> Any:
-        futures = self._admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S)
+        futures = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout_s)
         try:
             return self._asked(futures[topic].result)
         except KafkaUnusable as error:
@@ -134,12 +142,12 @@ class Topics:
 
     def _config(self, topic: str) -> dict[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        (future,) = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S).values()
+        (future,) = self._admin.describe_configs([resource], request_timeout=self._timeout_s).values()
         return {name: entry.value for name, entry in self._asked(future.result).items()}
 
     def _offsets(self, shards: list[int], spec: Any) -> dict[int, int]:
         asked = {TopicPartition(self._url.journal, shard): spec for shard in shards}
-        futures = self._admin.list_offsets(asked, request_timeout=TIMEOUT_S)
+        futures = self._admin.list_offsets(asked, request_timeout=self._timeout_s)
         return {place.partition: self._asked(future.result).offset for place, future in futures.items()}
 
     def _asked(self, ask: Callable[[], Any]) -> Any:
