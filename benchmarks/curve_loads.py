@@ -65,7 +65,7 @@ class Load:
         settings.filter_levels_max = 0
         self.worker = Worker(Asked(), self.clock, settings)
         self.broker = self.worker.own(0, self.journal)
-        self.broker.sessions.start()
+        self.broker.sessions.absences.start()
         self.size = 0
         self.clients: list[Client] = []
         self.sync()

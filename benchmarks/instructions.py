@@ -82,7 +82,7 @@ class OneWorker:
         clock.now_us, clock.mono_ms = START_US, START_US // 1000
         self.worker = Worker(Immediate(), clock, BrokerSettings())
         self.broker = self.worker.own(0, self.journal)
-        self.broker.sessions.start()
+        self.broker.sessions.absences.start()
 
     def tick(self) -> None:
         """As a pass of the event loop, and the journal's answer to it."""

@@ -105,7 +105,7 @@ class Side(LinkOwner):
         if little:
             streams.window_bytes = LITTLE_BYTES
         self.near = self.broker.join(self.journal, Routes(), streams)
-        self.broker.sessions.start()
+        self.broker.sessions.absences.start()
         self.near.begin(0)
         self.calls: list[Callable[[], None]] = []
         self.pipe = Pipe()

@@ -47,7 +47,7 @@ class Harness:
         self._own()
         self._set_clock()
         recover(self.broker.fold, bodies, self.snapshot)
-        self.broker.sessions.start()
+        self.broker.sessions.absences.start()
         self.sync()
 
     def _own(self) -> None:

@@ -70,7 +70,7 @@ class OneWorker:
         for shard in owners.shards_of(place.index):
             journal = MemoryJournal()
             ticks.journals.append(journal)
-            self.worker.own(shard, journal).sessions.start()
+            self.worker.own(shard, journal).sessions.absences.start()
         self.broker = self.worker.brokers[0]
         self.counts = NodeCounts(place.runtime / "counts", place.index, place.workers)
         self.times = NodeTimes(place.runtime / "times", place.index, place.workers)

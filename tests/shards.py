@@ -27,7 +27,7 @@ class Shards(Harness):
         for shard, journal in enumerate(self.journals):
             broker = self.worker.own(shard, journal)
             recover(broker.fold, journal.bodies, None)
-            broker.sessions.start()
+            broker.sessions.absences.start()
             self.brokers.append(broker)
         self.broker, self.journal = self.brokers[0], self.journals[0]
         self.sync()

@@ -178,7 +178,7 @@ class Applying(BatchListener):
             if self.stored is not None:
                 self.stored.ended(event.incarnation)
             if self.fold.departing:
-                self.sessions.hand_out(self.fold.departed(event.incarnation, event.offset))
+                self.sessions.absences.hand_out(self.fold.departed(event.incarnation, event.offset))
             return 0
         if not isinstance(event, (RetainedListing, Unsubscribed)):
             return 0
@@ -205,7 +205,7 @@ class Applying(BatchListener):
         if isinstance(event, Subscribed):
             work = self.fold.subscribed(session, event)
             if session.link is None:
-                self.sessions.hand_out(groups_of(session))
+                self.sessions.absences.hand_out(groups_of(session))
             return work
         return self.fold.retained_queued(session, event)
 

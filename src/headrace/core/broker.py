@@ -188,20 +188,20 @@ class Broker(BrokerPort):
         self.sessions.connect(link, packet)
 
     def on_disconnect(self, link: Link, packet: Disconnect) -> None:
-        self.sessions.disconnect(link, packet)
+        self.sessions.partings.disconnect(link, packet)
 
     def on_connection_lost(self, link: Link) -> None:
-        self.sessions.connection_lost(link)
+        self.sessions.partings.connection_lost(link)
         self.commit.forget(link)
 
     def on_auth(self, link: Link, packet: Auth) -> None:
         raise ProtocolError(rc.PROTOCOL_ERROR, "no authentication exchange is in progress")
 
     def on_protocol_error(self, link: Link, error: ProtocolError) -> None:
-        self.sessions.protocol_error(link, error)
+        self.sessions.partings.protocol_error(link, error)
 
     def put_out(self, link: Link, code: int, why: str) -> None:
-        self.sessions.put_out(link, code, why)
+        self.sessions.partings.put_out(link, code, why)
 
     def on_pingreq(self, link: Link) -> None:
         if link.ready:

@@ -116,7 +116,7 @@ class Worker(WorkerPort):
             if link.broker is broker:
                 end_unbound(link)
         self.brokers.remove(broker)
-        self.expired_before += broker.sessions.expired
+        self.expired_before += broker.sessions.absences.expired
         for name, tenant in broker.fold.tenants.items():
             self.counters_before.setdefault(name, Counters()).add(tenant.counters)
         self.counters_before.setdefault(self.anyone.tenant, Counters()).add(broker.fold.strangers)

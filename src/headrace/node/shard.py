@@ -147,7 +147,7 @@ class OwnedShard:
         self._around.worker.tend(self.broker)
         events = StorageEvents(self._on_high_watermark, self._fail, self._set_full)
         self._epoch = self.storage.start(events, poller)
-        self.broker.sessions.start()
+        self.broker.sessions.absences.start()
         self.broker.devices.consuming.start()
         if self._around.stores is not None:
             self._shares = self._around.stores.lend(self.broker, self.storage.uuid)
@@ -159,7 +159,7 @@ class OwnedShard:
 
     def serve(self) -> None:
         """Begin to wait for the clients of before: they can come back from now on."""
-        self.broker.sessions.serve()
+        self.broker.sessions.absences.serve()
 
     def keep_small(self) -> None:
         """Keep the journal small from now on, until `rest`."""
@@ -250,7 +250,7 @@ class OwnedShard:
     def close_sessions(self) -> None:
         """Say goodbye to the clients, and note exactly what was sent to them."""
         if self.failure is None:
-            self.broker.sessions.stop()
+            self.broker.sessions.partings.stop()
             self.broker.devices.stop()
         self._rest_stores()
 

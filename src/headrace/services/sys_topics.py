@@ -124,7 +124,7 @@ def _state(worker: Worker, tenants: list[Tenant]) -> dict[str, int]:
     return {
         "clients/total": sum(len(tenant.sessions) for tenant in tenants),
         CONNECTED: sum(broker.sessions.connected for broker in worker.brokers),
-        EXPIRED: worker.expired_before + sum(broker.sessions.expired for broker in worker.brokers),
+        EXPIRED: worker.expired_before + sum(broker.sessions.absences.expired for broker in worker.brokers),
         "subscriptions/count": sum(tenant.tree.count for tenant in tenants),
         "shared_subscriptions/count": sum(len(tenant.groups) for tenant in tenants),
         "retained messages/count": retained,

@@ -136,7 +136,7 @@ class World:
         self.set_clock()
         self._own()
         self._recover()
-        self.broker.sessions.start()
+        self.broker.sessions.absences.start()
 
     def _own(self) -> None:
         """Make a broker that knows nothing yet."""
@@ -268,7 +268,7 @@ class World:
     def stop(self) -> None:
         """SIGTERM and a new start."""
         self._compaction = None
-        self.broker.sessions.stop()
+        self.broker.sessions.partings.stop()
         self.settle()
         self._full = self._full or self._pass is not None  # what the abandoned one noted as written is not
         self._pass = self._written = None

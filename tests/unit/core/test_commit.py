@@ -50,7 +50,7 @@ def test_the_times_of_a_batch_hold_those_of_its_records_when_the_clock_is_set_ba
     harness.worker = Worker(ManualScheduler(), harness.clock, harness.settings)
     harness.broker = harness.worker.own(0, offered)
     harness.journal = offered.memory
-    harness.broker.sessions.start()
+    harness.broker.sessions.absences.start()
     harness.sync()
     publisher = harness.client("p")
     harness.sync()
@@ -71,7 +71,7 @@ def test_a_message_is_let_go_when_it_has_left_to_all_who_get_it() -> None:
     harness.journal = offered.memory
     harness.worker = Worker(ManualScheduler(), harness.clock, harness.settings)
     harness.broker = harness.worker.own(0, offered)
-    harness.broker.sessions.start()
+    harness.broker.sessions.absences.start()
     harness.sync()
     here, away = harness.client("here"), harness.client("away")
     here.subscribe("t/#")
@@ -103,7 +103,7 @@ def test_where_another_may_own_the_journal_an_answer_waits_for_a_record_behind_t
     harness.journal = offered.memory
     harness.worker = Worker(ManualScheduler(), harness.clock, harness.settings)
     harness.broker = harness.worker.own(0, offered)
-    harness.broker.sessions.start()
+    harness.broker.sessions.absences.start()
     harness.sync()
     client = harness.client("c")
     client.take()

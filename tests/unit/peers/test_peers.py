@@ -58,7 +58,7 @@ class Crew(Harness):
             neighbours = broker.join(journal, Routes(), StreamSettings())
             recover(broker.fold, journal.bodies, None)
             epoch = journal.next_offset()
-            broker.sessions.start()
+            broker.sessions.absences.start()
             neighbours.begin(epoch)
         self.broker = self.worker.brokers[0]
         self.sync()

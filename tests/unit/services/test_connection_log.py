@@ -56,7 +56,7 @@ def test_a_life_in_four_lines() -> None:
     log.harness.advance(61)
     log.harness.sync()
     assert log.news[-1] == ("session ended", {"client": "c", "reason": "expired"})
-    assert log.harness.broker.sessions.expired == 1
+    assert log.harness.broker.sessions.absences.expired == 1
     assert not log.failures
     assert first.link.closed
 

@@ -81,7 +81,9 @@ def test_sessions_come_and_go_meanwhile(harness: Harness, monkeypatch: pytest.Mo
         looking = asyncio.create_task(Laggards([harness.broker.fold]).worst(10))
         await asyncio.sleep(0)
         for client_id in ("0", "4"):
-            harness.broker.sessions.end(harness.broker.fold.tenant("default").sessions[client_id], "test")
+            harness.broker.sessions.absences.end(
+                harness.broker.fold.tenant("default").sessions[client_id], "test"
+            )
         harness.sync()
         return await looking
 

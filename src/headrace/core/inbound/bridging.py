@@ -58,7 +58,7 @@ class Bridging:
         """
         client_id = BRIDGE_PREFIX + name
         tenant = self._fold.make(self._worker.tenancy.of_bridge(name))
-        session = self._sessions.present(tenant, client_id)
+        session = self._sessions.absences.present(tenant, client_id)
         if session is None:
             session = self._opened(tenant, client_id)
         elif session.expiry_s != NEVER_EXPIRES:  # retired meanwhile
@@ -76,7 +76,7 @@ class Bridging:
                 continue
             queue = session.queue
             if queue is None or not queue.unfinished():
-                self._sessions.end(session, "bridge removed")
+                self._sessions.absences.end(session, "bridge removed")
                 continue
             left.append(session)
             self._unsubscribe(session, list(session.subscriptions or {}))
@@ -156,7 +156,7 @@ class Bridging:
         )
         self._commit.append(event)
         self._fold.closed(session, event)
-        self._sessions.await_return(session)
+        self._sessions.absences.await_return(session)
 
     def _subscribe(self, session: Session, filters: dict[str, int]) -> None:
         wanted = {name: _row(name, qos) for name, qos in filters.items()}

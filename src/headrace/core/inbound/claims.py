@@ -54,7 +54,7 @@ class Owners:
         session; None: nobody."""
         owner = tenant.devices.owners.get(client_id)
         if owner is None:
-            session = self._sessions.present(tenant, client_id)
+            session = self._sessions.absences.present(tenant, client_id)
             return None if session is None else session.owner
         return owner
 

@@ -52,7 +52,7 @@ class Dropping:
         """Begin to end the session of a client id that is at home here. Raises BrokersOwn."""
         refuse_own(client_id)
         of_tenant = self._fold.tenants.get(tenant)
-        session = None if of_tenant is None else self._sessions.present(of_tenant, client_id)
+        session = None if of_tenant is None else self._sessions.absences.present(of_tenant, client_id)
         drop = SessionDrop(session)
         if session is not None:
             self._end(session)
@@ -62,9 +62,9 @@ class Dropping:
     def _end(self, session: Session) -> None:
         link = session.link
         if link is not None:
-            self._sessions.put_out(link, rc.ADMINISTRATIVE_ACTION, DROPPED)
+            self._sessions.partings.put_out(link, rc.ADMINISTRATIVE_ACTION, DROPPED)
         if not session.ended:
-            self._sessions.end(session, DROPPED, rc.ADMINISTRATIVE_ACTION)
+            self._sessions.absences.end(session, DROPPED, rc.ADMINISTRATIVE_ACTION)
 
 
 def refuse_own(client_id: str) -> None:

@@ -59,7 +59,7 @@ class Leaving:
                 queue.close(queue.last_sent())
                 session.changed = True
             session.detach()
-            self._sessions.connected -= 1
+            self._sessions.partings.connected -= 1
             session.tenant.counters.disconnects += 1
             self._sessions.testimony.disconnected(link, session.client_id, True, WHY, rc.SERVER_SHUTTING_DOWN)
         finally:

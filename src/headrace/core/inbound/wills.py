@@ -34,6 +34,7 @@ class Wills(RetainedListener):
 
     def __init__(self, fold: Fold, commit: GroupCommit, admission: Admission, worker: WorkerPort) -> None:
         self.since_us = 0
+        self.access: Access | None = None
         # By tenant and topic: the session, or all of them where they are several.
         self._held: dict[tuple[str, bytes], Session | dict[Session, None]] = {}
         self._stale: set[Session] = set()  # of them, those somebody has written something newer than
@@ -59,13 +60,14 @@ class Wills(RetainedListener):
         rights.note_denied("will", topic)
         return rc.NOT_AUTHORIZED
 
-    def fire(self, session: Session, access: Access | None) -> None:
+    def fire(self, session: Session) -> None:
         """Publish a session's will, if it has one. The will and the note that it fired share a batch, so it is published
         once; one that is not allowed any more is dropped and counted."""
         will = session.will
         if will is None:
             return
         topic = will.topic.encode("utf-8")
+        access = self.access
         if access is not None and not _is_allowed(access, session, will, topic):
             session.tenant.count_drop(DROP_NOT_ACCEPTED, 1)
             self.cancel(session)

@@ -312,7 +312,7 @@ def test_a_session_whose_time_is_over_is_not_resumed_whether_or_not_its_timer_ha
     assert back.publishes() == []
     harness.client("p2").publish("t", b"unheard", 1)
     assert back.publishes() == []
-    assert harness.broker.sessions.expired == 1
+    assert harness.broker.sessions.absences.expired == 1
 
 
 @pytest.mark.parametrize("passes", [pass_unseen, pass_while_down, pass_over_two_starts])
@@ -400,7 +400,7 @@ def test_a_client_id_belongs_to_nobody_once_its_session_is_over(
     before = harness.broker.fold.tenant("default").sessions["away"]
     before.owner = "somebody"
     passes(harness, 59)
-    assert harness.broker.sessions.present(harness.broker.fold.tenant("default"), "away") is not None
+    assert harness.broker.sessions.absences.present(harness.broker.fold.tenant("default"), "away") is not None
     pass_unseen(harness, 2)
     assert harness.broker.sessions.owner_of("default", "away") is None
     assert harness.broker.devices.owner_of("default", "away") is None

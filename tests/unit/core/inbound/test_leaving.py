@@ -55,9 +55,9 @@ class Moving(Shards):
         broker = self.worker.prepare(shard, journal)
         recover(broker.fold, journal.bodies, None)
         self.worker.tend(broker)
-        broker.sessions.start()
+        broker.sessions.absences.start()
         self.sync()
-        broker.sessions.serve()
+        broker.sessions.absences.serve()
         self.worker.open(broker)
         self.brokers[shard] = broker
 
@@ -180,7 +180,7 @@ def test_no_timer_of_a_shard_fires_once_it_is_given_up() -> None:
     records = len(journal.records)
     shards.advance(600)
     assert len(journal.records) == records
-    assert broker.sessions.expired == 0
+    assert broker.sessions.absences.expired == 0
 
 
 def test_counters_do_not_go_down_when_a_shard_is_given_up() -> None:

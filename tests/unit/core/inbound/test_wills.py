@@ -399,7 +399,7 @@ def test_the_grace_begins_when_clients_can_come_back() -> None:
     harness.crash()
     harness.now_us += 60_000_000
     harness.clock.mono_ms += 60_000
-    harness.broker.sessions.serve()
+    harness.broker.sessions.absences.serve()
     harness.advance(0.5 * GRACE_S)
     assert presence(harness) == b"online"
     harness.advance(0.7 * GRACE_S)

@@ -76,7 +76,7 @@ class Bench:
         replay = Replay(self.broker.fold)
         for record in list(self.journal.records):
             replay.record(record)
-        self.broker.sessions.start()
+        self.broker.sessions.absences.start()
         self.consuming = self.broker.devices.consuming
         self.consuming.start()
         self.consuming.open(self.broker.fold.tenant("default"), TOPIC)

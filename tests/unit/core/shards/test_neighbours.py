@@ -719,7 +719,7 @@ def test_a_stream_begins_when_the_record_of_the_start_is_durable() -> None:
     """After a crash another owner would begin there, and take who has heard of this one for a stranger."""
     pair = Pair(connected=False)
     source = pair.source
-    source.broker.sessions.start()
+    source.broker.sessions.absences.start()
     start = source.broker.fold.streams.starts[-1]
     near, far = pair.connect(carry=False)
     while near.said:
