@@ -229,6 +229,7 @@ TESTED_TOGETHER = {
     "tests/spark/report/test_page.py": [
         "headrace_spark/report/charts.py",
         "headrace_spark/report/figures.py",
+        "headrace_spark/report/windows.py",
     ],
     "tests/spark/metrics/test_settling.py": [
         "headrace_spark/metrics/counting.py",

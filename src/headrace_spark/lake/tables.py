@@ -152,6 +152,9 @@ REPEATS: Final = TableDefinition(
 
 _JOURNAL: Final = _of_messages("journal_uuid")
 _WINDOW: Final = column("window_start", TimestampType(), "start of the window, UTC")
+_WINDOW_S: Final = column(
+    "window_s", LongType(), "length of the window in seconds; null in rows of a headrace that did not note it"
+)
 _UP_TO: Final = column(
     "up_to_offset", LongType(), "end of the range of the journal that this part was counted in"
 )
@@ -162,7 +165,7 @@ TRAFFIC: Final = TableDefinition(
     "traffic",
     "What was published, by window, tenant, topic prefix, publisher and protocol. Rows are parts: a window that was "
     "counted in several goes has several rows for one publisher; their sum is the figure, and late messages only add "
-    "parts. Messages a second: the sum divided by the length of the window. Publishers: the distinct client_id.",
+    "parts. Messages a second: the sum divided by window_s. Publishers: the distinct client_id.",
     StructType(
         [
             _WINDOW,
@@ -174,12 +177,13 @@ TRAFFIC: Final = TableDefinition(
             column("payload_bytes", LongType(), "bytes of their payloads"),
             *_JOURNAL,
             _UP_TO,
+            _WINDOW_S,
             _DAY,
         ]
     ),
     _DAILY,
     ("window_start", "topic_prefix", "client_id"),
-    added=frozenset({"protocol"}),
+    added=frozenset({"protocol", "window_s"}),
 )
 USAGE: Final = TableDefinition(
     "usage",
@@ -269,11 +273,13 @@ DELIVERIES: Final = TableDefinition(
             column("payload_bytes", LongType(), "bytes of their payloads; 0 where the message is not known"),
             *_JOURNAL,
             _UP_TO,
+            _WINDOW_S,
             _DAY,
         ]
     ),
     _DAILY,
     ("window_start", "client_id", "outcome"),
+    added=frozenset({"window_s"}),
 )
 BACKLOG: Final = TableDefinition(
     "backlog",

@@ -156,6 +156,7 @@ class Settling:
         columns = {name: rows[name].combine_chunks() for name in rows.column_names if name != "window_us"}
         columns["window_start"] = as_times(windows)
         columns["up_to_offset"] = pa.array(np.full(rows.num_rows, self.up_to_offset))
+        columns["window_s"] = pa.array(np.full(rows.num_rows, self.window_s))
         columns["date"] = as_dates(windows)
         files[table.name].add(table.rows(self.journal_uuid, **columns))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
@@ -21,6 +22,7 @@ from headrace_spark.lake.tables import (
     TRAFFIC,
     USAGE,
 )
+from headrace_spark.report.windows import LENGTH, START, Window, together, with_lengths
 
 TOP: Final = 10
 PERCENTILES: Final = (50, 95, 99)
@@ -120,7 +122,9 @@ class Figures:
     since: datetime
     made: datetime
     window: timedelta
-    """Length of the windows in which it was counted."""
+    """Length of the longest window in which it was counted."""
+    taken_s: int | None = None
+    """Length in seconds that is taken for windows of which no row says it, None where all do."""
     read: list[Read] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     traffic: Traffic | None = None
@@ -144,7 +148,7 @@ def collect(
     lake: Location, days: int, window_s: int, now: datetime | None = None, tables: Tables | None = None
 ) -> Figures:
     """Return the figures of the last `days` days, today included, UTC. `tables`: how tables are read. Raises
-    LakeConflict."""
+    LakeConflict, BadOption."""
     made = now or datetime.now(UTC)
     midnight = made.replace(hour=0, minute=0, second=0, microsecond=0)
     figures = Figures(lake, midnight - timedelta(days=days - 1), made, timedelta(seconds=window_s))
@@ -153,10 +157,15 @@ def collect(
         for definition in _TABLES
         if (rows := _rows(figures, LakeTable(lake, definition, tables))) is not None
     }
+    for name in (TRAFFIC.name, DELIVERIES.name):
+        if (parts := found.get(name)) is not None:
+            found[name], is_taken = with_lengths(parts, window_s)
+            if is_taken:
+                figures.taken_s = window_s
     if (parts := found.get(TRAFFIC.name)) is not None:
-        figures.traffic = _traffic(parts, window_s)
+        figures.traffic = _traffic(parts)
     if (parts := found.get(DELIVERIES.name)) is not None:
-        figures.deliveries = _deliveries(parts)
+        figures.deliveries, figures.window = _deliveries(parts, figures.window)
     if (parts := found.get(CONNECTIONS.name)) is not None:
         figures.connections = _connections(parts, figures.since, figures.until or made)
     if (parts := found.get(USAGE.name)) is not None:
@@ -198,16 +207,28 @@ def _counts(table: pa.Table, name: str, number: str, top: int | None = None) -> 
     ]
 
 
-def _traffic(parts: pa.Table, window_s: int) -> Traffic:
+def _shown(parts: pa.Table) -> dict[Window, Window]:
+    """Return for each window of rows the one that it is shown in."""
+    found = parts.group_by([START, LENGTH]).aggregate([]).to_pylist()
+    return together((row[START], timedelta(seconds=row[LENGTH])) for row in found)
+
+
+def _rates(parts: pa.Table) -> list[tuple[Window, float]]:
+    """Return messages a second by window, in order."""
+    shown, counts = _shown(parts), Counter[Window]()
+    for row in parts.group_by([START, LENGTH]).aggregate([("messages", "sum")]).to_pylist():
+        counts[shown[row[START], timedelta(seconds=row[LENGTH])]] += row["messages_sum"] or 0
+    return [(window, count / window[1].total_seconds()) for window, count in sorted(counts.items())]
+
+
+def _traffic(parts: pa.Table) -> Traffic:
     sums = [("messages", "sum"), ("payload_bytes", "sum")]
-    windows = parts.group_by("window_start").aggregate(sums).sort_by("window_start")
     publishers = parts.select(["tenant", "client_id"]).group_by(["tenant", "client_id"]).aggregate([])
-    rates = zip(windows["window_start"].to_pylist(), windows["messages_sum"].to_pylist(), strict=True)
     return Traffic(
         _total(parts["messages"]),
         _total(parts["payload_bytes"]),
         publishers.num_rows,
-        with_gaps([(start, count / window_s) for start, count in rates], timedelta(seconds=window_s)),
+        with_gaps(_rates(parts)),
         _counts(parts.group_by("topic_prefix").aggregate(sums), "topic_prefix", "messages_sum", TOP),
         *_protocols(parts),
     )
@@ -225,30 +246,36 @@ def _protocols(parts: pa.Table) -> tuple[Counts, int]:
     return _counts(by_name, "protocol", "messages_sum"), devices.aggregate([]).num_rows
 
 
-def with_gaps(rates: list[tuple[datetime, float]], window: timedelta) -> list[tuple[datetime, float]]:
+def with_gaps(rates: list[tuple[Window, float]]) -> list[tuple[datetime, float]]:
     """Return where nothing was published there is no row: a zero at both ends of such a gap, so that a line falls to
     it."""
     filled: list[tuple[datetime, float]] = []
-    for at, rate in rates:
-        if filled and at - filled[-1][0] > window:
-            filled += [(filled[-1][0] + window, 0.0), (at - window, 0.0)]
+    end: datetime | None = None
+    for (at, length), rate in rates:
+        if end is not None and at > end:
+            filled += [(end, 0.0), (max(end, at - length), 0.0)]
         filled.append((at, rate))
+        end = at + length
     return filled
 
 
-def _deliveries(parts: pa.Table) -> Deliveries:
+def _deliveries(parts: pa.Table, window: timedelta) -> tuple[Deliveries, timedelta]:
+    """Return what became of messages, and the length of the longest window; `window` where there is none."""
     outcomes = _counts(parts.group_by("outcome").aggregate([("messages", "sum")]), "outcome", "messages_sum")
     outcomes = [pair for pair in outcomes if pair[0] != "not_recorded"]  # nobody knows
     acked = dict(outcomes).get("acked", 0)
-    timed = parts.filter(pc.is_valid(parts["latency_ms"])).select(["window_start", "latency_ms", "messages"])
-    cells = timed.group_by(["window_start", "latency_ms"]).aggregate([("messages", "sum")])
+    timed = parts.filter(pc.is_valid(parts["latency_ms"])).select([START, LENGTH, "latency_ms", "messages"])
+    shown = _shown(parts)
+    cells = timed.group_by([START, LENGTH, "latency_ms"]).aggregate([("messages", "sum")])
     by_window: dict[datetime, dict[float, int]] = {}
     whole: dict[float, int] = {}
     for row in cells.to_pylist():
         count = row["messages_sum"]
-        by_window.setdefault(row["window_start"], {})[row["latency_ms"]] = count
+        start, _ = shown[row[START], timedelta(seconds=row[LENGTH])]
+        counts = by_window.setdefault(start, {})
+        counts[row["latency_ms"]] = counts.get(row["latency_ms"], 0) + count
         whole[row["latency_ms"]] = whole.get(row["latency_ms"], 0) + count
-    return Deliveries(
+    found = Deliveries(
         acked,
         sum(count for _, count in outcomes),
         [pair for pair in outcomes if pair[0] != "acked"],
@@ -258,6 +285,7 @@ def _deliveries(parts: pa.Table) -> Deliveries:
             for share in PERCENTILES
         },
     )
+    return found, max((length for _, length in shown.values()), default=window)
 
 
 def percentile(counts: Mapping[float, int], share: int) -> float | None:

@@ -14,6 +14,7 @@ from headrace_spark.base.lake_url import Location
 from headrace_spark.lake.table_log import Tables
 from headrace_spark.report.charts import bars, lines, number, three_digits
 from headrace_spark.report.figures import Figures, collect
+from headrace_spark.report.windows import KEY
 
 _JOBS: Final = {"quarantine": "clean"}
 _STYLE: Final = """
@@ -40,7 +41,7 @@ def write_report(
     lake: Location, out: Path, days: int, window_s: int, tables: Tables | None = None
 ) -> Figures:
     """Write the page, in one step where it is a file: on a full disk the one of before stays. `tables`: how they are
-    read. Raises LakeConflict, PageUnwritten."""
+    read. Raises LakeConflict, BadOption, PageUnwritten."""
     figures = collect(lake, days, window_s, tables=tables)
     try:
         _put(out, page(figures))
@@ -97,6 +98,11 @@ def _read(figures: Figures) -> str:
         for each in figures.read
     ]
     said = f" Read: {'; '.join(tables)}." if tables else ""
+    if figures.taken_s is not None:
+        said += (
+            f" Rows of an older headrace do not say how long their windows are: they are taken for {figures.taken_s} s "
+            f"(<code>{KEY}</code>)."
+        )
     return f'<p class="note">Made {_at(figures.made)} UTC.{said}</p>'
 
 

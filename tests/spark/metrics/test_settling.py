@@ -169,6 +169,7 @@ def test_what_happened(journal: Writer, tmp_path: Path, seed: int) -> None:
     frames = [row for row in rows["traffic"] if row["protocol"] == "frame"]
     assert sums(frames, "messages", *by_prefix) == history.frames
     assert {row["protocol"] for row in rows["traffic"]} <= {"mqtt", "frame"}
+    assert {row["window_s"] for row in [*rows["traffic"], *rows["deliveries"]]} == {WINDOW_S}
     by_outcome = ("tenant", "client_id", "outcome")
     assert sums(rows["deliveries"], "messages", *by_outcome) == history.delivered
     assert sums(rows["deliveries"], "payload_bytes", *by_outcome) == +history.delivered_bytes

@@ -7,9 +7,10 @@ import re
 import resource
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,6 +24,7 @@ from headrace_spark.lake.tables import BACKLOG, CONNECTIONS, DELIVERIES, QUARANT
 from headrace_spark.report.charts import lines, number
 from headrace_spark.report.figures import Usage, collect, percentile, with_gaps
 from headrace_spark.report.page import page, write_report
+from headrace_spark.report.windows import together, with_lengths
 from spark.lakes import EVIL, MINUTE, NOW, fill, small_lake
 
 
@@ -183,9 +185,69 @@ def test_percentiles_and_gaps() -> None:
     assert [percentile(counts, share) for share in (50, 51, 95, 96, 100)] == [1.0, 2.0, 2.0, 9.0, 9.0]
     assert percentile({}, 50) is None
     rates = [(NOW, 1.0), (NOW + MINUTE, 2.0), (NOW + 9 * MINUTE, 3.0)]
-    assert with_gaps(rates, MINUTE) == [
+    assert with_gaps([((at, MINUTE), rate) for at, rate in rates]) == [
         *rates[:2], (NOW + 2 * MINUTE, 0.0), (NOW + 8 * MINUTE, 0.0), rates[2],
     ]  # fmt: skip
+    after = [((NOW, MINUTE), 1.0), ((NOW + 2 * MINUTE, 60 * MINUTE), 2.0)]
+    assert with_gaps(after) == [
+        (NOW, 1.0), (NOW + MINUTE, 0.0), (NOW + MINUTE, 0.0), (NOW + 2 * MINUTE, 2.0),
+    ]  # fmt: skip
+
+
+HOUR = 60 * MINUTE
+
+
+def counted(start: datetime, messages: int, window_s: int | None) -> dict[str, Any]:
+    return {"window_start": start, "client_id": "a", "messages": messages, "window_s": window_s}
+
+
+def test_rates_go_by_the_windows_that_were_written(tmp_path: Path) -> None:
+    """Whatever the setting is today, and where the windows of before and after a change lie over each other."""
+    hour = NOW - 2 * HOUR
+    fill(
+        tmp_path,
+        TRAFFIC,
+        counted(hour - HOUR, 7200, 3600),
+        counted(hour, 600, 60),
+        counted(hour + MINUTE, 600, 60),
+        counted(hour, 6000, 3600),  # the job was begun with it after two minutes
+        counted(hour + HOUR, 3600, 3600),
+    )
+    for window_s in (1, 60, 86_400):
+        figures = collect(tmp_path, 1, window_s, NOW)
+        assert figures.traffic is not None
+        assert figures.traffic.rates == [(hour - HOUR, 2.0), (hour, 2.0), (hour + HOUR, 1.0)]
+        assert (figures.traffic.messages, figures.taken_s) == (18_000, None)
+        assert "do not say how long" not in page(figures)
+
+
+def test_windows_lie_together_where_they_share_time() -> None:
+    def shown(*windows: tuple[int, int]) -> list[tuple[int, int]]:
+        found = together((NOW + start * MINUTE, length * MINUTE) for start, length in windows)
+        whole = [found[NOW + start * MINUTE, length * MINUTE] for start, length in windows]
+        return [((start - NOW) // MINUTE, length // MINUTE) for start, length in whole]
+
+    assert shown((0, 1), (1, 1), (3, 1)) == [(0, 1), (1, 1), (3, 1)]
+    assert shown((0, 2), (1, 1), (2, 2)) == [(0, 2), (0, 2), (2, 2)]
+    assert shown((0, 2), (0, 3), (2, 2), (3, 3), (6, 3)) == [(0, 6)] * 4 + [(6, 3)]
+    assert together([]) == {}
+
+
+def test_rows_that_do_not_say_how_long_their_windows_are(tmp_path: Path) -> None:
+    """Those of an older headrace have the length of today if they can, with a word; else nobody knows."""
+    fill(tmp_path, TRAFFIC, counted(NOW - 5 * MINUTE, 60, None), counted(NOW, 600, 60))
+    figures = collect(tmp_path, 1, 60, NOW)
+    assert figures.traffic is not None
+    assert ([rate for _, rate in figures.traffic.rates], figures.taken_s) == ([1.0, 0.0, 0.0, 10.0], 60)
+    assert "taken for 60 s (<code>pipeline.metrics.window_s</code>)" in page(figures)
+    options = ["report", "--lake", str(tmp_path), "--days", "40000", "--out", str(tmp_path / "out.html")]
+    done = CliRunner().invoke(pipeline, [*options, "--set", "pipeline.metrics.window_s=3600"])
+    assert done.exit_code == 2
+    assert (
+        "option pipeline.metrics.window_s=3600: a window that begins 2026-11-21 11:55:00 UTC" in done.stderr
+    )
+    old = pa.table({"window_start": [NOW], "messages": [1]})  # of a table that lacks the column
+    assert with_lengths(old, 60)[0]["window_s"].to_pylist() == [60]
 
 
 def test_the_command_writes_the_page(lake: Path) -> None:
