@@ -3,9 +3,10 @@ unless it is told not to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from headrace.storage.kafka.log_fold import MissingRecords
 from headrace.storage.kafka.mailbox import Hearer
 from headrace.storage.kafka.storage import KafkaSettings
 
@@ -86,3 +87,18 @@ class FakeClients:
 
     def close(self) -> None:
         self.is_closed = True
+
+
+class ShownPartition:
+    """The same as a reader sees it (`journal_reader.Partition`)."""
+
+    def __init__(self, partition: FakePartition) -> None:
+        self._partition = partition
+
+    def bounds(self) -> tuple[int, int]:
+        return self._partition.start, len(self._partition.values)
+
+    def records(self, start: int, end: int) -> Iterator[tuple[int, bytes | None]]:
+        if start < self._partition.start:
+            raise MissingRecords(start, self._partition.start)
+        yield from enumerate(self._partition.values[start:end], start)

@@ -130,7 +130,7 @@ class FloorAtOnce(Owner):
 class QueuesAreForgotten(Keeping):
     """What queues refer to is deleted once a snapshot is there."""
 
-    def on_full(self, needed: int, first: int) -> Release | None:
+    def on_full(self, needed: int, first: int, consumed: int | None = None) -> Release | None:
         return super().on_full(self.places[-1][0], first)
 
 

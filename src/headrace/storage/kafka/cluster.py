@@ -21,6 +21,7 @@ from headrace.storage.kafka.candidate import Candidate
 from headrace.storage.kafka.claims import Claims
 from headrace.storage.kafka.cluster_state import ClusterState
 from headrace.storage.kafka.cluster_url import ClusterUrl
+from headrace.storage.kafka.consumer_topic import consumed_up_to
 from headrace.storage.kafka.enrolment import DEAD_WITHIN_S, Enrolment, NotAdmitted, wait_for_absence
 from headrace.storage.kafka.envelope import LEVEL, uuid_of
 from headrace.storage.kafka.group import Group
@@ -172,5 +173,6 @@ class Cluster:
             self._asking(shard),
             QUIET_S,
             lambda: self._is_over,
+            partial(consumed_up_to, self._url, self._topic_id, shard),
         )
         return KafkaStorage(settings, directory, report)

@@ -206,3 +206,13 @@ class ConsumerTopic:
         """End what reads and writes."""
         self._reader.close()
         self._producer = None
+
+
+def consumed_up_to(url: ClusterUrl, topic_id: str, shard: int) -> int | None:
+    """Return the offset below which all registered consumers of a shard have read everything; None if there are none.
+    Raises KafkaUnusable."""
+    topic = ConsumerTopic(url, topic_id)
+    try:
+        return min((position.offset for position in topic.of_shard(shard)), default=None)
+    finally:
+        topic.close()

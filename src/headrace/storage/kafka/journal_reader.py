@@ -140,15 +140,29 @@ class KafkaJournalReader:
         return self._places_from(start)[-1]
 
     def _places_from(self, start: int) -> list[Place]:
-        """Return the places at or behind the Kafka offset `start`, where the partition begins."""
+        """Return the places at or behind the Kafka offset `start`, where the partition begins. Its owner deletes up to a
+        place, so there is one, though a manifest need not name it: a FLOOR gave it up, and somebody registered then."""
         if self._places is None:
-            self._places = self._of_manifest() or [BEGINNING]
+            self._places = self._of_manifest()
         found = [place for place in self._places if place[1] >= start]
         if not found:
             self._places = self._of_manifest()
-            found = [place for place in self._places if place[1] >= start] or [self._confirmed(start)]
+            found = [place for place in self._places if place[1] >= start]
+        if not found or found[0][1] > start:
+            found = [*self._unnamed(start, bool(found)), *found]
             self._places = found
         return found
+
+    def _unnamed(self, start: int, is_optional: bool) -> list[Place]:
+        """Return the place where the partition begins, which no manifest names. Raises KafkaHasLost if it is none."""
+        if start == 0:
+            return [BEGINNING]
+        try:
+            return [self._confirmed(start)]
+        except KafkaHasLost:
+            if is_optional:
+                return []
+            raise
 
     def _of_manifest(self) -> list[Place]:
         """Return the places that the newest manifest names, [] if there is none: it is among the last records."""

@@ -25,10 +25,11 @@ BEGINNING: Final[Place] = (0, 0)
 @dataclass(frozen=True, slots=True)
 class Release:
     """What may go: the journal up to the MARK of `floor`, if that is not None, and the snapshots below a Kafka offset of
-    theirs."""
+    theirs. `kept_from`: the record offset at that MARK, from which on everything stays."""
 
     floor: FloorEntry | None
     snapshots_below: int
+    kept_from: int = 0
 
 
 class Keeping:
@@ -79,17 +80,21 @@ class Keeping:
                 0, (found.floor, found.mark)
             )  # the MARK was not read: it names a lower offset, if any
 
-    def on_full(self, needed: int, first: int) -> Release | None:
+    def on_full(self, needed: int, first: int, consumed: int | None = None) -> Release | None:
         """Note that a full snapshot is there: the broker needed the records from `needed` on when it was taken, and
         `first` is the Kafka offset of its first record. Returns what may go. The older of two is kept, for the newest may
-        turn out to be damaged."""
+        turn out to be damaged; and so is what registered consumers have not read, which is all from `consumed` on."""
         self._fulls = [*self._fulls[1 - CHAINS_KEPT :], (needed, first)]
         if len(self._fulls) < CHAINS_KEPT:
             return None
         needed, first = self._fulls[0]
+        if consumed is not None:
+            needed = min(needed, consumed)
         below = [place for place in self.places if place[0] <= needed]
         is_progress = len(below) > 1
-        return Release(FloorEntry(needed, below[-1][1]) if is_progress else None, first)
+        if not is_progress:
+            return Release(None, first)
+        return Release(FloorEntry(needed, below[-1][1]), first, below[-1][0])
 
 
 def place_to_begin(places: Sequence[Place], start: int, position: int) -> Place | None:

@@ -2,8 +2,11 @@
 
 Behind everything that a snapshot has a MARK is confirmed before its manifest is written: whoever begins with it looks
 whether that MARK stands in the journal's partition, and knows then that the journal has all of it still. Two full ones
-are kept, with the changes behind them. What neither they nor anybody's queue needs is let go: FLOOR says so, and when it
-is confirmed the owner deletes up to the MARK that it names (`keeping`).
+are kept, with the changes behind them. What neither they, nor anybody's queue, nor a registered consumer needs is let go:
+FLOOR says so, and when it is confirmed the owner deletes up to the MARK that it names (`keeping`).
+
+Consumers register at any moment, and ask nobody. So they are looked for once more when FLOOR is confirmed: whoever has
+registered before is seen then, and nothing is deleted; whoever registers later finds FLOOR in the journal.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Protocol
 
 from headrace.storage.kafka.actions import Confirmed
 from headrace.storage.kafka.chains import FULL
-from headrace.storage.kafka.entry import Entry, MarkEntry
+from headrace.storage.kafka.entry import Entry, FloorEntry, MarkEntry
 from headrace.storage.kafka.envelope import Epoch
 from headrace.storage.kafka.keeping import Keeping, Place
 from headrace.storage.kafka.snapshot_topic import SnapshotTopic, SnapshotWriter
@@ -27,6 +30,13 @@ class MarkedJournal(Protocol):
 
     async def confirmed(self, entry: Entry) -> Confirmed:
         """Append an entry, and return what is known of it once it is confirmed. Raises OSError."""
+
+    async def consumed(self) -> int | None:
+        """Return the offset below which all registered consumers have read everything; None if there are none. While
+        nobody can tell, it is 0."""
+
+    def delete(self, offset: int) -> None:
+        """Delete what the partition has below a Kafka offset."""
 
 
 class KafkaPlace:
@@ -65,8 +75,17 @@ class KafkaPlace:
         position = writer.manifest.position
         self._newest = position, writer.last
         self._names = {position: writer.manifest.name}
-        release = self._keeping.on_full(needed, writer.first) if is_full else None
+        release = None
+        if is_full:
+            release = self._keeping.on_full(needed, writer.first, await self._journal.consumed())
         if release is not None:
             if release.floor is not None:
-                await self._journal.confirmed(release.floor)
+                await self._let_go(release.floor, release.kept_from)
             self._topic.delete(release.snapshots_below)
+
+    async def _let_go(self, floor: FloorEntry, kept_from: int) -> None:
+        """Say that what lies below a MARK is needed by nobody, and delete it, if that is still so. Raises OSError."""
+        await self._journal.confirmed(floor)
+        consumed = await self._journal.consumed()
+        if consumed is None or consumed >= kept_from:
+            self._journal.delete(floor.mark)

@@ -22,6 +22,7 @@ from uuid import UUID
 from headrace.core.broker import Broker
 from headrace.core.ports.journal import JournalPort
 from headrace.core.records.message_id import JournalName
+from headrace.errors import HeadraceError
 from headrace.journal.disk import DISK
 from headrace.journal.epochs import joined
 from headrace.journal.errors import CorruptFile, JournalError, OffsetOutOfRange
@@ -103,6 +104,11 @@ class SnapshotIntervals:
     seconds: float = 300.0
 
 
+def _nobody() -> int | None:
+    """Return None: there is no registered consumer."""
+    return None
+
+
 def _at_once(tell: Callable[[], None]) -> None:
     """Say that the shard is this worker's, which owns all by its configuration."""
     tell()
@@ -113,8 +119,9 @@ class KafkaSettings:
     """What a shard's storage is told: the id of the topic and its partition, which name the journal; what the worker is
     called in the partition; how clients are made that tell a hearer, of the journal's partition and of that of
     snapshots; when a snapshot is due; who watches what is done in slices; how the group is asked whether the shard is
-    this worker's, which calls back if it is, on any thread; how long the owner of before has to be quiet (`Owner`); and
-    whether the worker is about to end, and wants no shard any more.
+    this worker's, which calls back if it is, on any thread; how long the owner of before has to be quiet (`Owner`);
+    whether the worker is about to end, and wants no shard any more; and up to where the registered consumers of the shard
+    have read it, which waits for Kafka and may raise KafkaUnusable.
     """
 
     topic_id: str
@@ -127,6 +134,7 @@ class KafkaSettings:
     ask: Callable[[Callable[[], None]], None] = _at_once
     quiet_s: float = 0.0
     is_over: Callable[[], bool] = bool
+    consumed: Callable[[], int | None] = _nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +279,7 @@ class KafkaStorage:
             Append: self._do_append,
             Purge: lambda _: self._clients.purge(),
             Ask: self._do_ask,
-            Delete: self._do_delete,
+            Delete: lambda _: None,  # once consumers were looked for again (`snapshot_place`)
             Replay: self._do_replay,
             Passed: self._do_passed,
             Owns: self._do_owns,
@@ -496,6 +504,18 @@ class KafkaStorage:
         except TimeoutError:
             raise OSError(f"Kafka has confirmed nothing for {CONFIRMED_WITHIN_S:.0f} s") from None
 
+    async def consumed(self) -> int | None:
+        try:
+            return await asyncio.to_thread(self._settings.consumed)
+        except (HeadraceError, OSError, RuntimeError) as error:
+            self._report(
+                f"nothing is deleted, since nobody knows what registered consumers have read: {error}"
+            )
+            return 0
+
+    def delete(self, offset: int) -> None:
+        self._clients.delete(offset)
+
     def unwatch(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -591,10 +611,6 @@ class KafkaStorage:
         self._unnamed_since = math.inf
         self._owner.on_advice(self._clock())
         self._act()
-
-    def _do_delete(self, action: Action) -> None:
-        assert isinstance(action, Delete)
-        self._clients.delete(action.offset)
 
     def _do_replay(self, action: Action) -> None:
         assert isinstance(action, Replay)

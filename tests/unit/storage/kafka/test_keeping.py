@@ -18,20 +18,28 @@ def kept(*places: Place) -> Keeping:
 def test_nothing_goes_before_there_are_two_full_snapshots() -> None:
     keeping = kept((10, 5), (20, 9))
     assert keeping.on_full(15, 0) is None
-    assert keeping.on_full(20, 3) == Release(FloorEntry(15, 5), 0)
+    assert keeping.on_full(20, 3) == Release(FloorEntry(15, 5), 0, 10)
 
 
 def test_what_the_older_one_needs_stays() -> None:
     keeping = kept((10, 5), (20, 9), (30, 14))
     keeping.on_full(30, 0)
-    assert keeping.on_full(12, 3) == Release(FloorEntry(30, 14), 0)
-    assert keeping.on_full(30, 6) == Release(FloorEntry(12, 5), 3)
+    assert keeping.on_full(12, 3) == Release(FloorEntry(30, 14), 0, 30)
+    assert keeping.on_full(30, 6) == Release(FloorEntry(12, 5), 3, 10)
 
 
 def test_without_a_mark_below_what_is_needed_only_snapshots_go() -> None:
     keeping = kept((10, 5), (20, 9))
     keeping.on_full(3, 0)
     assert keeping.on_full(20, 4) == Release(None, 0)
+
+
+def test_what_a_registered_consumer_has_not_read_stays() -> None:
+    keeping = kept((10, 5), (20, 9), (30, 14))
+    keeping.on_full(30, 0)
+    assert keeping.on_full(30, 3, consumed=9) == Release(None, 0)
+    assert keeping.on_full(30, 6, consumed=25) == Release(FloorEntry(25, 9), 3, 20)
+    assert keeping.on_full(30, 8, consumed=99) == Release(FloorEntry(30, 14), 6, 30)
 
 
 def test_places_go_when_a_floor_is_confirmed() -> None:

@@ -29,7 +29,8 @@ from headrace.services.ticks import LoopScheduler
 from headrace.services.watchdog import Watchdog
 from headrace.storage.kafka import storage as module
 from headrace.storage.kafka.cache import DIRECTORY, ENTRY_HEADER_SIZE, FILE_HEADER_SIZE, CacheDamaged
-from headrace.storage.kafka.envelope import LEVEL, pack_owned, uuid_of
+from headrace.storage.kafka.envelope import FLOOR, LEVEL, pack_owned, unpack, uuid_of
+from headrace.storage.kafka.journal_reader import KafkaJournalReader
 from headrace.storage.kafka.storage import (
     KafkaLost,
     KafkaSilent,
@@ -37,8 +38,9 @@ from headrace.storage.kafka.storage import (
     NotNamed,
     ShardElsewhere,
 )
+from headrace.storage.kafka.topics import KafkaUnusable
 from headrace.storage.port import StorageEvents
-from kafka_partition import FakeShard
+from kafka_partition import FakeShard, ShownPartition
 
 DEADLINE_S = 10.0
 
@@ -505,6 +507,70 @@ def test_what_a_queue_refers_to_is_not_deleted(tmp_path: Path) -> None:
         assert fetched.payload == b"kept"
 
     lived(shard, tmp_path / "b", look)
+
+
+def lived_with(shard: FakeShard, folder: Path, consumed: Callable[[], int | None]) -> list[str]:
+    """Three full snapshots beside registered consumers; what the storage has said."""
+    said: list[str] = []
+
+    async def life() -> None:
+        run = Run(shard, folder, consumed=consumed)
+        try:
+            run.start()
+            await much(run)
+            said.extend(run.said)
+        finally:
+            run.storage.close()
+
+    asyncio.run(life())
+    return said
+
+
+def reads(shard: FakeShard) -> list[int]:
+    """The first offsets of the batches that a reader without the shard finds from the oldest on."""
+    reader = KafkaJournalReader(uuid_of("topic", 0), ShownPartition(shard), ShownPartition(shard.snapshots))
+    return [batch.base_offset for batch in reader.scan(reader.start_offset())]
+
+
+def test_what_a_registered_consumer_has_not_read_is_not_deleted(tmp_path: Path) -> None:
+    shard = FakeShard()
+    assert lived_with(shard, tmp_path, lambda: 0) == []
+    assert (shard.start, reads(shard)) == (0, [0, 1, 2, 3])
+    assert shard.snapshots.start > 0
+    lived_with(shard, tmp_path, lambda: 2)
+    assert shard.start > 0
+    assert min(reads(shard)) in range(1, 3)
+    lived_with(shard, tmp_path, lambda: None)
+    assert min(reads(shard)) > 2
+
+
+def test_who_registers_while_the_journal_is_let_go_keeps_it(tmp_path: Path) -> None:
+    shard = FakeShard()
+    asked: list[int | None] = []
+
+    def consumed() -> int | None:
+        asked.append(0 if any(is_floor(value) for value in shard.values) else None)
+        return asked[-1]
+
+    assert lived_with(shard, tmp_path, consumed) == []
+    assert asked == [None, None, 0, 0]
+    assert (shard.start, reads(shard)) == (0, [0, 1, 2, 3])
+
+
+def is_floor(value: bytes) -> bool:
+    found = unpack(seed_of(uuid_of("topic", 0)), value)
+    return found is not None and found.kind == FLOOR
+
+
+def test_while_nobody_knows_of_consumers_nothing_is_deleted(tmp_path: Path) -> None:
+    shard = FakeShard()
+
+    def fail() -> None:
+        raise KafkaUnusable("away")
+
+    said = lived_with(shard, tmp_path, fail)
+    assert shard.start == 0
+    assert "nothing is deleted" in said[0]
 
 
 def test_an_owner_deletes_while_another_node_begins(tmp_path: Path) -> None:
