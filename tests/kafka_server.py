@@ -1,5 +1,5 @@
 """Kafka 4.3.1 for tests: one node in KRaft mode, which is controller and broker, started once a run and stopped by its
-pid.
+pid; or three of them that hold everything together, for what happens when some are gone.
 
 What is missing is a failure: the jars are fetched by Maven the first time, and kept beside headrace's own.
 """
@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -30,18 +31,23 @@ WITHIN_S: Final = 60.0  # for one thing that Kafka is asked
 # A small one: it starts in seconds, and compiles nothing that it does not run for long.
 JAVA: Final = ("-Xms128m", "-Xmx192m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 PROPERTIES: Final = """process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+node.id={node}
+controller.quorum.voters={voters}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={logs}
-offsets.topic.replication.factor=1
+default.replication.factor={replicas}
+offsets.topic.replication.factor={replicas}
 offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
+transaction.state.log.replication.factor={replicas}
+transaction.state.log.min.isr={in_sync}
 transaction.state.log.num.partitions=1
+broker.session.timeout.ms=6000
+broker.heartbeat.interval.ms=1000
+controller.quorum.election.timeout.ms=1000
+controller.quorum.fetch.timeout.ms=2000
 group.initial.rebalance.delay.ms=0
 auto.create.topics.enable=false
 log.cleaner.dedupe.buffer.size=4194304
@@ -52,6 +58,19 @@ num.io.threads=2
 background.threads=1
 num.recovery.threads.per.data.dir=1
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The number of a node, and its ports for clients and controllers."""
+
+    node: int = 1
+    port: int = field(default_factory=free_port)
+    controller: int = field(default_factory=free_port)
+
+    @property
+    def voter(self) -> str:
+        return f"{self.node}@127.0.0.1:{self.controller}"
 
 
 def jars() -> Path:
@@ -72,61 +91,13 @@ def jars() -> Path:
     return folder
 
 
-class KafkaServer:
-    """One node. `address` is HOST:PORT."""
+class KafkaUsers:
+    """What users and tests ask of a Kafka. `address` is HOST:PORT, or several with commas."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.port = free_port()
-        self.address = f"127.0.0.1:{self.port}"
-        self._properties = folder / "node.properties"
-        values = {"port": self.port, "controller": free_port(), "logs": folder / "logs"}
-        self._properties.write_text(PROPERTIES.format(**values), encoding="utf-8")
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, address: str, replication: Replication) -> None:
+        self.address = address
+        self.replication = replication
         self._names = count()
-        self._java("kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c").wait(FORMAT_S)
-
-    def _java(self, *command: str) -> subprocess.Popen[bytes]:
-        with (self._folder / "log").open("ab") as log:
-            return subprocess.Popen(
-                ["nice", "-n", "5", "java", *JAVA, "-cp", f"{jars()}/*", *command, str(self._properties)],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-            )
-
-    def start(self) -> None:
-        """Start it, and wait until it answers."""
-        from confluent_kafka import KafkaException
-        from confluent_kafka.admin import AdminClient
-
-        self._process = self._java("kafka.Kafka")
-        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
-        deadline = time.monotonic() + READY_S
-        while True:
-            assert self._process.poll() is None, self.log()
-            with contextlib.suppress(KafkaException):
-                if admin.list_topics(timeout=1.0).brokers:
-                    return
-            assert time.monotonic() < deadline, self.log()
-
-    def warm_up(self) -> None:
-        """Wait until topics can be made and records be put: a node answers sooner than that."""
-        from confluent_kafka import KafkaError, KafkaException, Producer
-        from confluent_kafka.admin import AdminClient, NewTopic
-
-        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
-        deadline = time.monotonic() + WITHIN_S
-        code = None
-        while code != KafkaError.TOPIC_ALREADY_EXISTS:
-            assert time.monotonic() < deadline, code
-            try:
-                admin.create_topics([NewTopic("warm", 1, 1)])["warm"].result(WITHIN_S)
-            except KafkaException as error:
-                code = error.args[0].code()
-        producer = Producer({"bootstrap.servers": self.address, "enable.idempotence": True})
-        producer.produce("warm", b"up")
-        assert producer.flush(WITHIN_S) == 0
 
     def new_url(self) -> str:
         """The address of a cluster that is not made yet."""
@@ -137,7 +108,7 @@ class KafkaServer:
         from headrace.storage.kafka.topics import Topics
 
         url = self.new_url()
-        Topics(ClusterUrl.parse(url)).create(shards, Replication(1, 1))
+        Topics(ClusterUrl.parse(url)).create(shards, self.replication)
         return url
 
     def state_of(self, url: str) -> ClusterState:
@@ -145,6 +116,14 @@ class KafkaServer:
         from headrace.storage.kafka.topics import Topics
 
         return Topics(ClusterUrl.parse(url)).state()
+
+    def shards_of_nodes(self, url: str) -> dict[str, int]:
+        """How many shards of a cluster each of its nodes owns, as `cluster status` tells it."""
+        from headrace.storage.kafka.registry import presence_now
+
+        state = self.state_of(url)
+        found = presence_now(ClusterUrl.parse(url), state.topic_id, len(state.shards))
+        return {one.node: len(one.shards) for one in found.nodes}
 
     def make_topic(self, topic: str, partitions: int) -> None:
         """Make a topic as users do."""
@@ -193,6 +172,82 @@ class KafkaServer:
         for future in admin.incremental_alter_configs([resource]).values():
             future.result(WITHIN_S)
 
+
+class KafkaServer(KafkaUsers):
+    """One node, alone or at a place among several."""
+
+    def __init__(self, folder: Path, place: Place | None = None, among: tuple[Place, ...] = ()) -> None:
+        """Format its directory, which is `folder`."""
+        self.place = place or Place()
+        places = among or (self.place,)
+        super().__init__(f"127.0.0.1:{self.place.port}", Replication(len(places), len(places) // 2 + 1))
+        self._folder = folder
+        self._properties = folder / "node.properties"
+        values = {
+            "node": self.place.node,
+            "voters": ",".join(one.voter for one in places),
+            "port": self.place.port,
+            "controller": self.place.controller,
+            "logs": folder / "logs",
+            "replicas": self.replication.factor,
+            "in_sync": self.replication.in_sync_min,
+        }
+        self._properties.write_text(PROPERTIES.format(**values), encoding="utf-8")
+        self._process: subprocess.Popen[bytes] | None = None
+        formatting = self._java("kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c")
+        assert formatting.wait(FORMAT_S) == 0, self.log()
+
+    def _java(self, *command: str) -> subprocess.Popen[bytes]:
+        with (self._folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                ["nice", "-n", "5", "java", *JAVA, "-cp", f"{jars()}/*", *command, str(self._properties)],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        self.begin()
+        self.wait_for(1)
+
+    def begin(self) -> None:
+        """Start it."""
+        self._process = self._java("kafka.Kafka")
+
+    def wait_for(self, brokers: int) -> None:
+        """Wait until it answers, and knows of so many nodes."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        assert self._process is not None
+        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        deadline = time.monotonic() + READY_S
+        while True:
+            assert self._process.poll() is None, self.log()
+            with contextlib.suppress(KafkaException):
+                if len(admin.list_topics(timeout=1.0).brokers) >= brokers:
+                    return
+            assert time.monotonic() < deadline, self.log()
+
+    def warm_up(self) -> None:
+        """Wait until topics can be made and records be put: a node answers sooner than that."""
+        from confluent_kafka import KafkaError, KafkaException, Producer
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        deadline = time.monotonic() + WITHIN_S
+        code = None
+        while code != KafkaError.TOPIC_ALREADY_EXISTS:
+            assert time.monotonic() < deadline, code
+            try:
+                admin.create_topics([NewTopic("warm", 1, 1)])["warm"].result(WITHIN_S)
+            except KafkaException as error:
+                code = error.args[0].code()
+        producer = Producer({"bootstrap.servers": self.address, "enable.idempotence": True})
+        producer.produce("warm", b"up")
+        assert producer.flush(WITHIN_S) == 0
+
     def log(self) -> str:
         return (self._folder / "log").read_text(errors="replace")[-4000:]
 
@@ -219,6 +274,35 @@ class KafkaServer:
             self._process.wait(STOP_S)
 
 
+class KafkaServers(KafkaUsers):
+    """Three nodes; two of them have a record before it is acknowledged. `address` has the addresses of all."""
+
+    def __init__(self, folder: Path) -> None:
+        """Format their directories below `folder`."""
+        places = tuple(Place(number) for number in (1, 2, 3))
+        self.nodes: list[KafkaServer] = []
+        for place in places:
+            own = folder / str(place.node)
+            own.mkdir()
+            self.nodes.append(KafkaServer(own, place, places))
+        super().__init__(",".join(node.address for node in self.nodes), self.nodes[0].replication)
+
+    def start(self) -> None:
+        """Start all of them, and wait until each knows of all."""
+        for node in self.nodes:
+            node.begin()
+        for node in self.nodes:
+            node.wait_for(len(self.nodes))
+
+    def leader_of(self, url: str, shard: int) -> KafkaServer:
+        """The node that leads the journal of a shard now."""
+        return self.nodes[self.state_of(url).shards[shard].leader - 1]
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node.stop()
+
+
 @contextlib.contextmanager
 def kafka_server() -> Iterator[KafkaServer]:
     """A node that is ready, until the block ends."""
@@ -229,4 +313,17 @@ def kafka_server() -> Iterator[KafkaServer]:
         yield server
     finally:
         server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def kafka_servers() -> Iterator[KafkaServers]:
+    """Three nodes that are ready, until the block ends."""
+    folder = Path(tempfile.mkdtemp(prefix="headrace-kafka-"))
+    servers = KafkaServers(folder)
+    try:
+        servers.start()
+        yield servers
+    finally:
+        servers.stop()
         shutil.rmtree(folder, ignore_errors=True)

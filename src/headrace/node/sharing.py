@@ -46,7 +46,7 @@ class Sharing:
     def __init__(self, config: Config, cluster: Cluster, listening: socket.socket, log: Any) -> None:
         """Enter the roster, as a node that is reached where it says or where it listens. Waits for Kafka. Raises
         NotAdmitted, KafkaUnusable."""
-        from headrace.storage.kafka.claims import Claims
+        from headrace.storage.kafka.claims import STANDS_S, Claims
 
         self.listening = listening
         self.tls = peer_tls(config)
@@ -57,7 +57,7 @@ class Sharing:
         self._enrolment = cluster.enter(advertised(config, listening), digest_of(config))
         self.run = self._enrolment.run
         self.owners = Owners.unowned(cluster.shards)
-        self._claims = Claims(cluster.shards, random.random, time.monotonic())
+        self._claims = Claims(cluster.shards, random.random, time.monotonic(), STANDS_S, self._is_others)
         self._group = cluster.join(self._claims)
         self._told = ""
         self._is_resting = False
@@ -97,6 +97,10 @@ class Sharing:
             await asyncio.sleep(POLL_S)
 
     # The group
+
+    def _is_others(self, shard: int) -> bool:
+        """Return whether another node that is heard owns a shard."""
+        return self._peers is not None and self._peers.is_heard(self.owners.of(shard))
 
     def poll(self) -> float:
         """Hear what the group says, and do what comes of it. Returns the seconds until the next time."""

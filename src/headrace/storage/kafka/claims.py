@@ -6,10 +6,16 @@ settles who owns a shard is its partition (`owner`). So a worker takes what it i
 it; it gives a shard up when an assignment without it has stood for a while, or another worker has it; and as long as the
 group says nothing, everything stays as it is.
 
+A group whose coordinator died forgets who had what, and names each of the same workers for shards of the others. So of an
+assignment the number counts first: who has as many shards as it is named for gives up none, and takes none that another
+worker has. Each hand-over brings a shard to whom it is named for, so they end.
+
     a shard is   until
-    AWAY         it is named, and the pause after the last attempt is over: Take, TAKING
+    AWAY         it is named, nobody has it or there are fewer than are named, and the pause after the last attempt is
+                 over: Take, TAKING
     TAKING       it is owned: OWNED; it could not be taken, or another one has it: AWAY, after a longer pause
-    OWNED        another one has it: AWAY; an assignment without it has stood for 3 s: HandOver, LEAVING
+    OWNED        another one has it: AWAY; an assignment without it, and with fewer than there are, has stood for 3 s:
+                 HandOver, LEAVING
     LEAVING      nothing of it is left here: AWAY
 
 Time is in seconds, as whoever drives it reads it, and never goes back; `on_time` is to be called every 0.1 s or so.
@@ -72,15 +78,27 @@ class _Shard:
     owned_at: float = math.inf
 
 
+def _nobodys(_shard: int) -> bool:
+    """Say of every shard that no other worker is known to have it."""
+    return False
+
+
 class Claims:
     """The shards of one cluster, as one worker sees them."""
 
     def __init__(
-        self, shards: int, draw: Callable[[], float], now: float, stands_s: float = STANDS_S
+        self,
+        shards: int,
+        draw: Callable[[], float],
+        now: float,
+        stands_s: float = STANDS_S,
+        is_others: Callable[[int], bool] = _nobodys,
     ) -> None:
         """Begin without a group. `draw` gives a number from 0 up to 1, another one at each call; an assignment counts
-        against an owner once it has stood for `stands_s`."""
+        against an owner once it has stood for `stands_s`; `is_others` says whether another worker that lives has a
+        shard."""
         self._stands_s = stands_s
+        self._is_others = is_others
         self._shards = [_Shard() for _ in range(shards)]
         self._draw = draw
         self._named: frozenset[int] | None = None  # None: the group says nothing
@@ -145,12 +163,20 @@ class Claims:
         stands = now - self._assigned_at >= self._stands_s
         for number, one in enumerate(self._shards):
             if number in self._named:
-                if one.stage is Stage.AWAY and now >= one.retry_at:
+                if one.stage is Stage.AWAY and now >= one.retry_at and self._may_take(number):
                     one.stage = Stage.TAKING
                     self._actions.append(Take(number))
-            elif one.stage is Stage.OWNED and stands:
+            elif one.stage is Stage.OWNED and stands and self._count(Stage.OWNED) > len(self._named):
                 one.stage = Stage.LEAVING
                 self._actions.append(HandOver(number))
+
+    def _count(self, *stages: Stage) -> int:
+        return sum(one.stage in stages for one in self._shards)
+
+    def _may_take(self, shard: int) -> bool:
+        """Return whether a shard that is named is to be taken: who has enough leaves another worker what it has."""
+        assert self._named is not None, "asked about what is named"
+        return self._count(Stage.OWNED, Stage.TAKING) < len(self._named) or not self._is_others(shard)
 
     def _wait_for_a_name(self, now: float) -> None:
         if now - self._unnamed_at >= UNNAMED_S:

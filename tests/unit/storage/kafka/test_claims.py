@@ -21,7 +21,8 @@ class Run:
 
     def __init__(self, shards: int = 3) -> None:
         self.now = 0.0
-        self.claims = Claims(shards, lambda: 0.5, self.now)
+        self.others: set[int] = set()
+        self.claims = Claims(shards, lambda: 0.5, self.now, STANDS_S, lambda shard: shard in self.others)
 
     def after(self, seconds: float) -> list[Action]:
         self.now += seconds
@@ -124,3 +125,44 @@ def test_what_is_taken_although_it_is_named_no_more_is_handed_over() -> None:
     assert run.after(60.0) == []
     run.claims.on_owned(0, run.now)
     assert run.after(0.1) == [HandOver(0)]
+
+
+def test_two_that_are_named_for_what_the_other_has_keep_what_they_have() -> None:
+    run = Run()
+    run.owns(1)
+    run.others = {0, 2}
+    run.claims.on_lost(run.now)
+    assert run.assigned(0) == []
+    assert run.after(60.0) == []
+    assert run.claims.stage(1) is Stage.OWNED
+
+
+def test_what_is_named_and_nobody_has_is_taken_and_another_one_given_up_for_it() -> None:
+    run = Run()
+    run.owns(1)
+    run.others = {0, 2}
+    run.assigned(0)
+    run.others = {2}
+    assert run.after(STANDS_S) == [Take(0)]
+    run.claims.on_owned(0, run.now)
+    assert run.after(0.1) == [HandOver(1)]
+
+
+def test_who_has_fewer_than_it_is_named_for_takes_what_another_one_has() -> None:
+    run = Run()
+    run.owns(1)
+    run.others = {0, 2}
+    assert run.assigned(0, 2) == [Take(0)]
+    run.claims.on_owned(0, run.now)
+    assert run.after(STANDS_S) == []
+
+
+def test_no_more_are_given_up_than_another_one_is_named_for() -> None:
+    run = Run()
+    run.owns(0, 1)
+    assert run.assigned(2) == [Take(2)]
+    run.claims.on_ended(2, run.now)
+    run.others = {2}
+    assert run.after(STANDS_S) == [HandOver(0)]
+    run.claims.on_ended(0, run.now)
+    assert run.after(60.0) == []
