@@ -11,6 +11,8 @@ value of a statement, or a hash.
 from __future__ import annotations
 
 import os
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -184,9 +186,24 @@ def _set_up_sqlite(connection: Any, _: object) -> None:
     """Have a connection begin its transactions by our own words, and sync each commit."""
     connection.isolation_level = None
     cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
+    _write_ahead(cursor)
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.close()
+
+
+def _write_ahead(cursor: Any) -> None:
+    """Have a file keep a log of what is written, which readers do not wait for. Of several who switch a new file to that
+    at once SQLite refuses all but one without waiting, whatever the time limit: wait here. Raises OperationalError."""
+    (patience_ms,) = cursor.execute("PRAGMA busy_timeout").fetchone()
+    until = time.monotonic() + patience_ms / 1000
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+        time.sleep(0.01)
 
 
 def _begin_sqlite(connection: Connection) -> None:

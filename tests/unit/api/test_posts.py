@@ -45,6 +45,8 @@ class Site:
         parts = [data[at : at + 65_536] for at in range(0, len(data), 65_536)] or [b""]
 
         async def receive() -> Message:
+            if not parts:
+                return {"type": "http.disconnect"}  # as a server has it when all of the body has come
             part = parts.pop(0)
             return {"type": "http.request", "body": part, "more_body": bool(parts)}
 

@@ -118,6 +118,24 @@ def test_a_writer_that_holds_its_lock_is_waited_for_for_a_time(url: str) -> None
     other.close()
 
 
+def test_who_makes_a_new_file_meanwhile_is_waited_for(tmp_path: Path) -> None:
+    """SQLite itself waits for nobody who switches a file to a log that is written ahead."""
+    file = tmp_path / "new.sqlite"
+    other = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    with (
+        pytest.raises(OperationalError, match="locked"),
+        engine_of(url_of(f"sqlite:///{file}"), Patience(lock_s=0)).connect(),
+    ):
+        pass
+    done = threading.Timer(0.5, other.execute, ["COMMIT"])
+    done.start()
+    with engine_of(url_of(f"sqlite:///{file}"), Patience(lock_s=60)).connect() as connection:
+        assert connection.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
+    done.join()
+    other.close()
+
+
 def test_connections_are_bounded_and_waited_for_for_a_time(url: str) -> None:
     store = open_store(url, make=True, patience=Patience(connections=1, lock_s=1))
     found: list[BaseException] = []

@@ -153,6 +153,14 @@ def test_a_secret_that_is_the_text_of_a_public_key_is_none() -> None:
     assert made.verify("acme", "acme/gw", forged({"alg": "HS256"}, secret)) == WRONG
 
 
+def changed(value: bytes, place: int) -> bytes:
+    """Return a token of whose signature a letter is another one; its last may differ in bits that say nothing."""
+    head, _, signature = value.rpartition(b".")
+    letters = bytearray(signature)
+    letters[place] = ord("B") if letters[place] == ord("A") else ord("A")
+    return head + b"." + bytes(letters)
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -161,7 +169,8 @@ def test_a_secret_that_is_the_text_of_a_public_key_is_none() -> None:
         token(header={"kid": "none"}),
         token("RS256", header={"kid": "ed"}),
         token(header={"crit": ["exp"]}),
-        token()[:-2] + b"AA",
+        changed(token(), 5),
+        changed(token(), -4),
         token().rsplit(b".", 1)[0] + b".",
         b"eyJ..",
         b"eyJ.eyJ.eyJ",
