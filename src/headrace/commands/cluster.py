@@ -44,8 +44,8 @@ def cluster() -> None:
 )
 def create(url: str, shards: int, replication: int | None, min_insync: int | None) -> None:
     """Make the topics of a cluster with so many shards."""
-    place = _place(url, "URL")
-    topics = _topics(place)
+    place = place_of(url, "URL")
+    topics = topics_of(place)
     found = replication_for(topics.broker_count(), replication, min_insync)
     if found.factor == 1:
         click.echo(
@@ -65,8 +65,8 @@ def create(url: str, shards: int, replication: int | None, min_insync: int | Non
 @ends_with_its_reader
 def status(url: str, as_json: bool) -> None:
     """Print which nodes there are, who owns which shard, and how the journals are. Exit 1 if something is wrong."""
-    place = _place(url, "--cluster")
-    state = _topics(place).state()
+    place = place_of(url, "--cluster")
+    state = topics_of(place).state()
     from headrace.storage.kafka.registry import presence_now
 
     found = presence_now(place, state.topic_id, len(state.shards))
@@ -111,15 +111,16 @@ def lines(name: str, state: ClusterState, found: Presence) -> list[str]:
 cluster.add_command(certs)
 
 
-def _place(url: str, named: str) -> ClusterUrl:
+def place_of(url: str, named: str) -> ClusterUrl:
+    """Return the address of a cluster, which the argument or option `named` has given. Raises BadParameter."""
     try:
         return ClusterUrl.parse(url)
     except BadClusterUrl as error:
         raise click.BadParameter(str(error), param_hint=named) from None
 
 
-def _topics(place: ClusterUrl) -> Topics:
-    """Return the topics, by a client that is imported when somebody asks: an extra brings it."""
+def topics_of(place: ClusterUrl) -> Topics:
+    """Return the topics of a cluster, by a client that is imported when somebody asks: an extra brings it."""
     try:
         from headrace.storage.kafka.topics import Topics
     except ModuleNotFoundError as error:

@@ -30,7 +30,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def data_dir_options(command: Command) -> Command:
     """Add `--data-dir`, or the configuration that names it: the command gets `data_dir`, a directory that is there, since
-    of one that is not "nothing" would be no answer; unless a broker is asked (`client`). Raises InvalidKey,
+    of one that is not "nothing" would be no answer; unless a broker is asked (`client`), or a cluster. Raises InvalidKey,
     BadParameter."""
     return _located(command, must_exist=True)
 
@@ -55,7 +55,8 @@ def _located(command: Command, *, must_exist: bool, is_configured: bool = False)
         if data_dir is None:
             data_dir = Path(load(config_file).data_dir)
             named = "--data-dir" if config_file is None else f"data_dir of {config_file}"
-        if must_exist and options.get("client") is None and not data_dir.is_dir():
+        is_elsewhere = options.get("client") is not None or options.get("cluster") is not None
+        if must_exist and not is_elsewhere and not data_dir.is_dir():
             raise click.BadParameter(f"there is no directory {data_dir}", param_hint=named)
         return command(*arguments, data_dir=data_dir, **options)
 
