@@ -123,7 +123,10 @@ def main() -> None:
     except MemoryError:
         _say("not enough memory")
         sys.exit(1)
-    except (HeadraceError, JournalError) as error:
+    except JournalError as error:
+        _say(str(error))
+        sys.exit(error.exit_status)
+    except HeadraceError as error:
         _say(str(error))
         sys.exit(1)
 

@@ -14,6 +14,7 @@ class JournalError(Exception):
     """Says that something about the journal is not as it should be; the message says what and where."""
 
     retry_helps = False
+    exit_status = 1
 
 
 class NoJournal(JournalError):
@@ -132,7 +133,12 @@ class ConsumerAtWork(JournalError):
 
 
 class JournalMoved(JournalError):
-    """A file of the journal is not where the next start will look for it: removed, moved, or replaced by another one."""
+    """A file of the journal is not where the next start will look for it: removed, moved, or replaced by another one.
+
+    A status of its own: a service manager that starts the broker again would have it begin anew in an empty directory.
+    """
+
+    exit_status = 3
 
 
 class WriteFailed(JournalError):

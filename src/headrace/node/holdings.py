@@ -20,6 +20,7 @@ from headrace.core.records.message_id import JournalName
 from headrace.core.shards.neighbours import Neighbours
 from headrace.core.state.state import Fold
 from headrace.core.worker import Worker
+from headrace.journal.errors import JournalError
 from headrace.node.shard import OwnedShard, Surroundings, settle
 from headrace.peers.peers import Peers
 from headrace.services.bridges import Bridges
@@ -32,6 +33,11 @@ SHORTEST_S, LONGEST_S = 1.0, 30.0  # between two attempts to take a shard whose 
 LET_GO_AT_ONCE: Final = 2000  # sessions and subscriptions that are forgotten in a pass of the loop
 
 Storages = Callable[[int], ShardStorage]  # opens that of a shard; may wait. Raises JournalError, OSError.
+
+
+def status_of(error: BaseException | None) -> int:
+    """Return the exit status of a process that ends for that."""
+    return error.exit_status if isinstance(error, JournalError) else 1
 
 
 class Holdings:
@@ -50,6 +56,7 @@ class Holdings:
     ) -> None:
         self.shards: list[OwnedShard] = []
         self.lost: dict[int, str] = {}
+        self._lost_with: dict[int, int] = {}  # shard -> exit status of its failure
         self.reads = PastReads()
         self.peers: Peers | None = None
         self._index = index
@@ -117,6 +124,12 @@ class Holdings:
         """Return whether a journal takes nothing more."""
         return bool(self.lost) or any(shard.failure is not None for shard in self.shards)
 
+    @property
+    def exit_status(self) -> int:
+        """Return how the process ends: 0 if all journals are whole; else 1, or that of a JournalMoved."""
+        failures = [shard.failure for shard in self.shards if shard.failure is not None]
+        return max([*map(status_of, failures), *self._lost_with.values()], default=0)
+
     # One shard comes, another one goes
 
     def fail(self, number: int) -> None:
@@ -129,7 +142,8 @@ class Holdings:
         if self._doors is None or self._ending.is_set() or not others:
             self._end()
         elif number not in self.lost:
-            self.lost[number] = next(one.trouble for one in self.shards if one.number == number)
+            shard = next(one for one in self.shards if one.number == number)
+            self.lost[number], self._lost_with[number] = shard.trouble, status_of(shard.failure)
             self._start(self._replace(number))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -172,9 +186,9 @@ class Holdings:
                 why = f"shard {number}: {error}"
                 if self.lost[number] != why:
                     self._log.error("the shard cannot be taken again yet", shard=number, error=str(error))
-                self.lost[number] = why
+                self.lost[number], self._lost_with[number] = why, status_of(error)
             else:
-                del self.lost[number]
+                del self.lost[number], self._lost_with[number]
                 return
 
     async def _is_ending(self, within_s: float) -> bool:

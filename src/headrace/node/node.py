@@ -776,7 +776,7 @@ class Node:
         self._end_rounds()
         log.info("stopped", clean=not self.failed)
         is_over = self._is_over()
-        return 1 if self.failed or is_over else 0
+        return self._holdings.exit_status or int(is_over)
 
     def _is_over(self) -> bool:
         """Return whether it ends since another node is in its place."""

@@ -50,6 +50,7 @@ class Supervisor:
         self._stopping = False
         self._begun = False  # all workers were ready once
         self._status = 0
+        self._away: dict[int, int] = {}  # worker -> the status with which it ended, until it serves again
         self._runs = 0
         self._looked_s = time.monotonic()
         self._looking: asyncio.TimerHandle | None = None
@@ -160,6 +161,8 @@ class Supervisor:
         if self._begun and member.state == PREPARED:
             member.let_serve()
         if member.state != before:
+            if member.state == READY:
+                self._away.pop(member.index, None)
             if member.state == READY and self._begun:
                 self._log.info("worker serves again", worker=member.index)
                 if self.serves_again is not None:
@@ -184,7 +187,7 @@ class Supervisor:
         """Go on without a worker: another one takes its place, unless the node stops or has never begun."""
         if self._stopping:
             if status not in (0, -signal.SIGTERM):  # SIGTERM: it had not begun to serve
-                self._status = self._status or 1
+                self._status = max(self._status, status, 1)
             return
         if not self._begun:
             self._log.error(
@@ -193,6 +196,7 @@ class Supervisor:
             self._status = status if status > 0 else 1
             self.stop()
             return
+        self._away[member.index] = status
         pause_s = member.pause_s()
         self._log.error(
             "a worker has ended; it is started again",
@@ -237,7 +241,8 @@ class Supervisor:
     # Stop
 
     async def _end(self) -> None:
-        """Stop all workers, and wait for them."""
+        """Stop all workers, and wait for them. One that has failed and is not back has not ended well."""
+        self._status = max(self._status, *self._away.values(), 0)
         for member in self.members:
             member.send(signal.SIGTERM)
         until = time.monotonic() + STOP_S

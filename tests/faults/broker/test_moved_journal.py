@@ -15,6 +15,7 @@ from broker_process import BrokerProcess, wait_until
 from e2e.raw import ClosedError, RawClient
 from headrace.core.homes import Homes
 from headrace.core.ports.identity import DEFAULT_TENANT
+from headrace.journal.errors import JournalMoved
 from headrace.journal.presence import INTERVAL_S, LOOK_AGAIN_S, LOOKS
 
 pytestmark = pytest.mark.slow
@@ -90,7 +91,7 @@ def test_one_worker_stops_and_names_what_it_misses(
     done(path)
     copy = everything(path) if done is replaced else {}
     publish_until_closed(publisher, 10)
-    assert broker.wait() == 1
+    assert broker.wait() == JournalMoved.exit_status
     broker.end()
     assert "nothing is acknowledged any more" in broker.stderr
     assert "while the broker runs" in broker.stderr
@@ -109,7 +110,7 @@ def test_what_was_acknowledged_is_there_when_it_is_put_back(brokers: Brokers, cl
     publisher = clients(broker, "p")
     moved(broker.data_dir)
     count = publish_until_closed(publisher, 0)
-    assert broker.wait() == 1
+    assert broker.wait() == JournalMoved.exit_status
     broker.end()
     put_back(broker.data_dir)
     broker.start()
@@ -139,7 +140,7 @@ def test_a_stop_before_it_is_noticed_writes_nowhere_and_says_so(brokers: Brokers
     copy = everything(broker.data_dir)
     assert broker.process is not None
     broker.process.terminate()
-    assert broker.wait() == 1
+    assert broker.wait() == JournalMoved.exit_status
     broker.end()
     assert "while the broker runs" in broker.stderr
     assert everything(broker.data_dir) == copy
@@ -188,6 +189,22 @@ def test_one_shard_of_two_is_served_while_the_other_is_away(
     away = clients(broker, name_in(1), clean=False)
     assert away.receive().payload == b"0"
     broker.stop()
+
+
+def test_workers_that_are_stopped_without_their_directory_say_so(brokers: Brokers, clients: Clients) -> None:
+    """So a service manager does not start them again, and have them begin with an empty one."""
+    broker = brokers({"workers": 2}).start()
+    publisher = clients(broker, name_in(0))
+    moved(broker.data_dir)
+    publish_until_closed(publisher, 0)
+    wait_until(
+        lambda: "any more, with which this node was started" in broker.stderr, "it is looked for", PATIENCE_S
+    )
+    assert broker.process is not None
+    broker.process.terminate()
+    assert broker.wait() == JournalMoved.exit_status
+    broker.end()
+    assert not broker.data_dir.exists(), "it was made anew"
 
 
 def test_workers_wait_for_the_whole_directory(brokers: Brokers, clients: Clients) -> None:

@@ -17,6 +17,7 @@ import pytest
 from headrace.address import locate
 from headrace.config import Config
 from headrace.core.homes import Homes
+from headrace.journal.errors import JournalMoved
 from headrace.node.node import Node
 from headrace.storage.port import ShardStorage
 from headrace.workers.owners import NOBODY
@@ -158,6 +159,27 @@ def test_who_owns_nothing_else_ends(tmp_path: Path) -> None:
         assert node._stopping.is_set()
 
     assert lived(tmp_path / "one", test, 1) == 1
+
+
+def test_who_ends_for_a_journal_that_was_moved_has_a_status_of_its_own(tmp_path: Path) -> None:
+    """Another start would begin anew in its place."""
+
+    async def alone(node: Node) -> None:
+        node.shards[0]._fail(JournalMoved("it was removed"))
+
+    async def at_first(node: Node) -> None:
+        first, second = node.shards
+        first._fail(JournalMoved("it was removed"))
+        second._fail(BROKEN)
+
+    async def at_last(node: Node) -> None:
+        first, second = node.shards
+        first._fail(BROKEN)
+        second._fail(JournalMoved("it was removed"))
+
+    assert lived(tmp_path / "one", alone, 1) == 3
+    assert lived(tmp_path / "first", at_first, 2) == 3
+    assert lived(tmp_path / "last", at_last, 2) == 3
 
 
 def test_in_a_cluster_a_shard_whose_journal_ends_goes_alone_and_is_told_of(tmp_path: Path) -> None:

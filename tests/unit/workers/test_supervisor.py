@@ -301,6 +301,27 @@ def test_one_that_does_not_end_well_is_told_by_the_status() -> None:
     assert crew.run(look) == 1
 
 
+def test_one_that_has_failed_and_is_not_back_is_told_by_the_status() -> None:
+    """Its journal may have been moved away: whoever started us must know (status 3)."""
+    crew = Crew(["opgr", "opgr"], ["opgr!", "o-"])
+
+    async def look(supervisor: Supervisor) -> None:
+        await crew.until(lambda: crew.heard == ["ready"] and crew.members[1].starts == 2)
+        supervisor.stop()
+
+    assert crew.run(look) == 3
+
+
+def test_one_that_has_failed_and_is_back_is_forgotten() -> None:
+    crew = Crew(["opgr"], ["opgr!", "opgr"])
+
+    async def look(supervisor: Supervisor) -> None:
+        await crew.until(lambda: crew.members[1].starts == 2 and crew.members[1].state == READY)
+        supervisor.stop()
+
+    assert crew.run(look) == 0
+
+
 def test_a_stop_before_all_are_ready_is_clean() -> None:
     crew = Crew(["o"])
 
