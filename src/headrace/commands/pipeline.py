@@ -25,6 +25,7 @@ from prometheus_client.registry import CollectorRegistry
 from headrace.api.apart import ServedApart
 from headrace.api.app import application, bind
 from headrace.clients.options import FiniteRange
+from headrace.commands.storage import ended_by_signals
 from headrace.config import Config, InvalidKey, host_and_port, load, show
 from headrace.journal.errors import JournalError
 from headrace.services.process_metrics import ProcessFigures
@@ -172,11 +173,18 @@ def pack(target: Path) -> None:
     """Write what the jobs import, as it is installed here, into TARGET (.tar.gz), for `submit --packages`."""
     if not target.name:
         raise click.BadParameter("names no file", param_hint="TARGET")
-    with failures_explained():
+    _check_folder(target, "TARGET")
+    with failures_explained(), ended_by_signals():
         from headrace_spark.base.packing import pack as write
 
         for name in write(target):
             click.echo(name)
+
+
+def _check_folder(file: Path, hint: str) -> None:
+    """Raise BadParameter where there is no folder for a file."""
+    if not file.absolute().parent.is_dir():
+        raise click.BadParameter(f"{file}: there is no folder {file.parent}", param_hint=hint)
 
 
 @pipeline.command()
@@ -373,6 +381,7 @@ def _status(config: Config, names_lake: bool) -> PipelineStatus:
 def report(out: Path, days: int, **options: Any) -> None:
     """Write one HTML page, complete in itself, from the tables; without Spark, but for a lake behind a URL."""
     config = configured(options)
+    _check_folder(out, "--out")
     with failures_explained():
         figures = _report(config, out, days)
         for name in figures.missing:

@@ -43,6 +43,8 @@ class EngineLost(PipelineError):
 class JournalMissing(PipelineError):
     """There is no journal where one was expected."""
 
+    exit_code = 2
+
 
 class JournalUnreachable(PipelineError):
     """A broker that should serve its journal does not answer. A job that follows it waits."""

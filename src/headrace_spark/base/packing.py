@@ -7,15 +7,18 @@ machine. Spark unpacks the archive beside each executor (`spark.archives`), wher
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import tarfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import BinaryIO, Final
 
-from headrace_spark.base.errors import EngineMissing
+from headrace_spark.base.errors import BadOption, EngineMissing
 
 UNPACKED: Final = "headrace_packages"
 """The folder that it is unpacked into, beside each executor."""
@@ -28,21 +31,50 @@ _LEVEL: Final = 1  # most of it is compiled, and compresses badly however long o
 
 
 def pack(target: Path) -> list[str]:
-    """Write the archive; returns the names of the distributions in it. Raises EngineMissing, OSError."""
+    """Write the archive; returns the names of the distributions in it. What one that was killed has left is written
+    over. Raises BadOption, EngineMissing, OSError."""
     found = _distributions()
     part = target.with_name(f".{target.name}.part")
-    try:
-        with tarfile.open(part, "w:gz", compresslevel=_LEVEL) as archive:
+    with _held(part) as opened:
+        with tarfile.open(mode="w:gz", fileobj=opened, compresslevel=_LEVEL) as archive:
             for one in found.values():
                 for path in _files_of(one):
                     archive.add(str(one.locate_file(path)), arcname=str(path), recursive=False)
             for package in OURS:
                 for source, name in _sources_of(package):
                     archive.add(source, arcname=name, recursive=False)
+        opened.flush()
         part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
     return sorted(found)
+
+
+@contextmanager
+def _held(part: Path) -> Iterator[BinaryIO]:
+    """Hold an empty file that no other process writes; it is gone afterwards, unless it has another name by then. Raises
+    BadOption, OSError."""
+    while True:
+        with part.open("ab") as opened:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BadOption("TARGET", str(part), "another `pipeline pack` writes it now") from None
+            if not _is_at(opened, part):  # another one has finished it meanwhile
+                continue
+            try:
+                opened.truncate(0)
+                yield opened
+            finally:
+                if _is_at(opened, part):
+                    part.unlink()
+            return
+
+
+def _is_at(opened: BinaryIO, path: Path) -> bool:
+    """Return whether an open file has that name."""
+    try:
+        return os.path.samestat(os.fstat(opened.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _distributions() -> dict[str, Distribution]:

@@ -89,11 +89,22 @@ def journals_of(settings: RunSettings, patience: Patience = PATIENT) -> list[Log
     """Return the journals that a job was told to read, one for each shard. Raises BadOption, JournalMissing,
     JournalUnreachable."""
     if not settings.journal:
-        return open_journals(settings.data_dir.absolute())
+        with _by_key("data_dir"):
+            return open_journals(settings.data_dir.absolute())
     check_broker(settings.journal)
     if is_kafka(settings.journal):
-        return open_journals(settings.journal, "", patience)
+        with _by_key("pipeline.journal"):
+            return open_journals(settings.journal, "", patience)
     return open_journals(settings.journal, _token(settings.token_file), patience)
+
+
+@contextmanager
+def _by_key(key: str) -> Iterator[None]:
+    """Name the key that says where the journal lies, where there is none. Raises JournalMissing."""
+    try:
+        yield
+    except JournalMissing as error:
+        raise JournalMissing(f"{key}: {error}") from None
 
 
 def check_broker(location: str) -> None:
