@@ -112,7 +112,7 @@ def state(fold: Fold, commit: GroupCommit | None = None) -> list[bytes]:
         }
         session.dropped = counts or None
     entries = [entry_of_session(session, 1 << 40) for session in sessions if session.persistent]
-    entries += [entry_of_group(group, 1 << 40) for group in fold.all_groups()]
+    entries += [entry_of_group(group, 1 << 40) for group in fold.groups.all()]
     for tenant in fold.tenants.values():
         entries += sorted(m.topic + b"=" + m.payload for m in tenant.retained.messages())
         entries += sorted(repr(row[:2]).encode() for rows in tenant.producers.entries() for row in rows)
@@ -125,7 +125,7 @@ def held(fold: Fold) -> tuple[list[list[int]], list[bytes]]:
     backlogs = [
         session.queue.backlog for session in sessions if session.persistent and session.queue is not None
     ]
-    backlogs += [group.backlog for group in fold.all_groups()]
+    backlogs += [group.backlog for group in fold.groups.all()]
     waiting = []
     for backlog in backlogs:
         waiting.append([backlog.pop() for _ in range(backlog.count)])

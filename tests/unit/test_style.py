@@ -112,6 +112,7 @@ TESTED_TOGETHER = {
         "headrace/core/ports/directory.py",
         "headrace/services/accounts.py",
     ],
+    "tests/unit/core/inbound/test_leaving.py": ["headrace/core/state/letting_go.py"],
     "tests/unit/core/inbound/test_connect.py": [
         "headrace/core/inbound/absences.py",
         "headrace/core/inbound/partings.py",
@@ -192,6 +193,7 @@ TESTED_TOGETHER = {
     ],
     "tests/unit/core/outbound/test_group_delivery.py": [
         "headrace/core/outbound/member_choice.py",
+        "headrace/core/state/shared_groups.py",
         "headrace/core/state/groups.py",
     ],
     "tests/unit/core/state/test_queue.py": ["headrace/core/state/queue_replay.py"],
@@ -345,11 +347,9 @@ def test_no_function_has_more_than_twelve_branches() -> None:
 # Larger than any class of core should be, from before the limit was held: methods and lines, which may only fall.
 LARGE_CLASSES = {
     "Clusters": (36, 447),
-    "Fold": (38, 439),
     "GroupMembers": (35, 348),
     "Link": (51, 263),
     "Neighbours": (60, 657),
-    "Storing": (34, 359),
 }
 
 

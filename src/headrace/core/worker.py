@@ -105,7 +105,7 @@ class Worker(WorkerPort):
     def disown(self, shard: int, links: Iterable[Link] = ()) -> Broker | None:
         """Own a shard no more: connections to it end, its ticks and its timers too, and no object of the worker refers to
         it. `links`: all connections of the process, of which some may be about to sign in there. Returns its broker, of
-        whose state whoever asked lets go (`Fold.let_go`), or None where the shard is not owned."""
+        whose state whoever asked lets go (`letting_go`), or None where the shard is not owned."""
         self.shut(shard)
         broker = next((one for one in self.brokers if one.shard == shard), None)
         if broker is None:

@@ -107,7 +107,7 @@ def _loans_of(side: Side, home: int) -> dict[Key, Loan]:
 
 def _loans(accepted: Side, other: Side, parted: int) -> list[Loan]:
     """Return the loans whose numbers the accepted shard may give to something else, or has given already."""
-    groups, found = accepted.fold.groups, []
+    groups, found = accepted.fold.groups.by_id, []
     for (_, incarnation, serial), loan in _loans_of(other, accepted.shard).items():
         group = groups.get(incarnation)
         if incarnation >> GROUP_NUMBER_SHIFT >= parted or (

@@ -18,6 +18,7 @@ from headrace.backoff import Backoff
 from headrace.core.ports.link import Link
 from headrace.core.records.message_id import JournalName
 from headrace.core.shards.neighbours import Neighbours
+from headrace.core.state.letting_go import let_go
 from headrace.core.state.state import Fold
 from headrace.core.worker import Worker
 from headrace.journal.errors import JournalError
@@ -222,7 +223,7 @@ class Holdings:
             await asyncio.to_thread(shard.close)
         except OSError as error:
             self._log.error("the storage of the shard did not close well", shard=number, error=str(error))
-        while shard.broker.fold.let_go(LET_GO_AT_ONCE):
+        while let_go(shard.broker.fold, LET_GO_AT_ONCE):
             await asyncio.sleep(0)
         self._log.warning("shard given up", shard=number)
 

@@ -64,7 +64,7 @@ class Acceptance:
             if found is not None:
                 self.misfits.append(found)
         if self.misfits:
-            self.lines = self._said(len([group for group in accepted.fold.all_groups() if group.members]))
+            self.lines = self._said(len([group for group in accepted.fold.groups.all() if group.members]))
 
     def run(self) -> Iterator[str]:
         """Make everything fit, and yield what was done. Raises OSError, JournalError."""

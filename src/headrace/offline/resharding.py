@@ -104,7 +104,7 @@ def entries(fold: Fold, homes: Homes, shard: int, end: int, origin: Origin) -> I
     at_home = [
         session for session in fold.by_incarnation.values() if _home_of(session, homes, shard) == shard
     ]
-    groups = [group for group in fold.all_groups() if _home_of_group(group, homes) == shard]
+    groups = [group for group in fold.groups.all() if _home_of_group(group, homes) == shard]
     for session in (*at_home, *_stand_ins(groups, homes, shard)):
         session.settle()
         yield entry_of_session(session, end)

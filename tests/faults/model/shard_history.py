@@ -673,7 +673,7 @@ class ShardHistory:
                 raise Violation(f"P2: the group never got {publication.number}")
         for shard in self.cluster.shards:
             fold = shard.broker.fold
-            for group in fold.groups.values():
+            for group in fold.groups.by_id.values():
                 if group.members and (group.waiting or group.drawn):
                     raise Violation(
                         f"shard {shard.number}: entries of the group wait, or are in flight, for ever"
@@ -820,7 +820,7 @@ def _state_of(fold: Fold) -> list[object]:
 def _hand_back(fold: Fold) -> None:
     """Give back what members had at QoS 1, who all are gone. Where an UNSUBSCRIBE, or a SUBSCRIBE behind one, was on its
     way when a connection ended, the broker and a replay differ in whether that one was a member."""
-    for group in fold.all_groups():
+    for group in fold.groups.all():
         for draw in list(group.drawn.values()):
             if draw.ref & REF_QOS == 1:
                 group.give_back(draw)

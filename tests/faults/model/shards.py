@@ -18,6 +18,7 @@ from headrace.core.shards.peer import Frame, Wire
 from headrace.core.shards.peer_codec import decode
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.stream_settings import StreamSettings
+from headrace.core.state.letting_go import let_go
 from headrace.core.state.replay import Replay
 from headrace.core.state.snapshots import restore
 from headrace.core.state.state import Fold
@@ -132,7 +133,7 @@ class Shard(World):
             self.settle()
         records = len(self.journal.records)
         worker.disown(self.number)
-        while broker.fold.let_go(rng.choice((1, 5))):
+        while let_go(broker.fold, rng.choice((1, 5))):
             pass
         owner.alive = False
         worker.on_timer()
@@ -179,7 +180,7 @@ class Shard(World):
         replay = Replay(broker.fold)
         for base, body in self.journal.batches:
             replay.batch(body, base, position)
-        for group in broker.fold._dissolved:  # the record of the start would do it
+        for group in broker.fold.groups.dissolved:  # the record of the start would do it
             group.dissolve()
         return broker.fold
 

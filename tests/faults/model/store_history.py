@@ -95,7 +95,7 @@ class Session(Waiting):
             return
         if self.next in self.journal:
             self._deliver(self.next, self.journal[self.next])
-        elif storing.read(queue, self.next, 3):
+        elif storing.reading.read(queue, self.next, 3):
             self.asked_for = self.next
         else:
             assert queue.reading or self.next in self.excused, f"{self.next} is nowhere"
@@ -336,7 +336,7 @@ class StoreHistory(StoreNotes):
         elif what == "restore":
             self.restore()
         elif what == "sweep":
-            self.storing.sweep()
+            self.storing.removing.sweep()
 
     def _wipe(self, place: int) -> None:
         new_id = not self.silent_wipes or self.draw.random() < 0.5

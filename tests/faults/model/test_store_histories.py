@@ -102,7 +102,7 @@ MUTATIONS = {
     ),
     "streams of a history that was cut off are gone on with": (
         "storing",
-        "queue.waiting.agrees(found.last, entry, self._store.capabilities.entry_bytes_max)",
+        "queue.waiting.agrees(found.last, entry, entry_bytes_max)",
         "True",
     ),
     "trims go as far as LET_GO": (

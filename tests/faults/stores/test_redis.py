@@ -585,7 +585,7 @@ class Shard(StoreNotes):
     async def read_all(self, queue: StoredQueue, backlog: Backlog) -> dict[int, bytes | None]:
         """What a client gets that comes back, from the store alone."""
         while len(backlog.got) < backlog.last:
-            self.storing.read(queue, len(backlog.got) + 1, 100)
+            self.storing.reading.read(queue, len(backlog.got) + 1, 100)
             await self.until(lambda: not queue.reading)
         return backlog.got
 

@@ -103,11 +103,11 @@ def test_the_last_member_ends_while_the_next_one_is_on_its_way(snapshot: bool) -
     if snapshot:
         harness.take_snapshot()
     harness.sync()
-    group = next(iter(harness.broker.fold.groups.values()))
+    group = next(iter(harness.broker.fold.groups.by_id.values()))
     number = group.incarnation
     assert group.backlog.count == 5
     harness.crash()
-    assert list(harness.broker.fold.groups) == [number]
+    assert list(harness.broker.fold.groups.by_id) == [number]
     new = harness.client("new", version=5, receive_maximum=20)
     assert drain(new) == [b"%d" % number for number in range(5)]
 
@@ -122,10 +122,10 @@ def test_the_last_member_ends_before_the_next_one_comes(snapshot: bool) -> None:
     if snapshot:
         harness.take_snapshot()
     harness.sync()
-    groups = list(harness.broker.fold.groups)
+    groups = list(harness.broker.fold.groups.by_id)
     assert drain(new) == []
     harness.crash()
-    assert list(harness.broker.fold.groups) == groups
+    assert list(harness.broker.fold.groups.by_id) == groups
     assert harness.broker.fold.departing == {}
     assert drain(harness.client("new", version=5, receive_maximum=20)) == []
 

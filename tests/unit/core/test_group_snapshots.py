@@ -77,7 +77,7 @@ def one_after_the_other(harness: Harness, member: Client, publisher: Client) -> 
 def groups_of(harness: Harness) -> list[tuple[int, list[str], int]]:
     return sorted(
         (group.incarnation, [session.client_id for session in group.members], len(group.drawn))
-        for group in harness.broker.fold.all_groups()
+        for group in harness.broker.fold.groups.all()
     )
 
 

@@ -307,7 +307,7 @@ class StoredQueues(QueueReader, Stores):
         if now_ms >= self._sweep_at_ms:
             self._sweep_at_ms = 1 << 62
             for _, storing in self.storings:
-                storing.sweep()
+                storing.removing.sweep()
 
     def _look_at_those_of_start(self, now_ms: i64) -> None:
         """Put what has been waiting since before the start, and since before there was a store: perhaps nothing more

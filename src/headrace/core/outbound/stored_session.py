@@ -238,7 +238,7 @@ class StoredSession(Waiting):
             waiting = outbound.backlog.entries_from(serial - outbound.head_serial(), READ_AHEAD)
             if waiting is not None:
                 count = _as_many_as_fit(waiting[1])
-        return self.storing.read(self.queue, serial, count)
+        return self.storing.reading.read(self.queue, serial, count)
 
     def loaded(self, first: i64, entries: list[bytes | None]) -> None:
         queue = self._outbound()

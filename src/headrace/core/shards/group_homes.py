@@ -291,7 +291,7 @@ class GroupHomes:
 
     def _finished(self, wire: Wire, frame: frames.Finished) -> None:
         stand = self._members.get((wire.far, frame.incarnation))
-        group = self._fold.groups.get(frame.group)
+        group = self._fold.groups.by_id.get(frame.group)
         draw = None if group is None else group.drawn.get(frame.serial)
         if stand is not None:
             link = stand.link()

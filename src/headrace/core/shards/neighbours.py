@@ -98,7 +98,7 @@ class Neighbours(Alone, Waker):
         self._withdrawing = Withdrawing()
         self._followed = Followed(fold, commit, settings.note_step, settings.note_bytes)
         self._nobody = _Wanting(0, [], 0)
-        fold.wanted = fold.queues.wanted = self._wanted = Wanted()
+        fold.wanted = fold.groups.wanted = fold.queues.wanted = self._wanted = Wanted()
         self.queues = queues
         wires = _GroupWires(self)
         self._answering = Answering(shard, fold, self._takers, worker, wires, settings.page_messages)

@@ -159,7 +159,7 @@ class Replay:
         if record.subkind == RETURNED:
             numbers = record.numbers()
             for at in range(0, len(numbers), 2):
-                group = self._fold.groups.get(numbers[at])
+                group = self._fold.groups.by_id.get(numbers[at])
                 if group is not None and group.applied < record.offset:
                     group.take_back(numbers[at + 1])
         elif record.subkind < LENT or record.subkind in (STARTED, ANEW):
@@ -232,7 +232,7 @@ class Replay:
             session.outbound().push(reference(message.offset, granted.ids_index, retain, qos), message.size)
 
     def _event(self, event: Event) -> None:
-        self._fold.replaying = True
+        self._fold.groups.replaying = True
         if isinstance(event, SessionOpened):
             if event.incarnation not in self._fold.by_incarnation:
                 self._fold.opened(event)
@@ -300,7 +300,7 @@ class Replay:
         """Let references go that are in memory by now: they can be read again from the page of this record."""
         page = Page(progress.packed)
         if progress.subkind == SHARED_BACKLOG_PAGE:
-            group = self._fold.groups.get(page.owner)
+            group = self._fold.groups.by_id.get(page.owner)
             queue_of_topic = self._fold.queues.by_id.get(page.owner)
             if group is not None and group.applied < progress.offset:
                 group.backlog.replay_page(page, progress.offset, group.next_serial - group.backlog.count)
@@ -313,7 +313,7 @@ class Replay:
             queue.backlog.replay_page(page, progress.offset, queue.head_serial())
 
     def _shared(self, progress: Progress, values: array[int], at: int) -> None:
-        group = self._fold.groups.get(values[at])
+        group = self._fold.groups.by_id.get(values[at])
         if group is None or group.applied >= progress.offset:
             return
         serial: int = values[at + 1]

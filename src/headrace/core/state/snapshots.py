@@ -360,10 +360,10 @@ def _restore_group(fold: Fold, value: list[object]) -> None:
         group = Group(tenant, name, inner, cast(int, value[3]))
     else:
         # Its members may have come after their entries were written: they join it again when that is replayed.
-        group = fold.group(tenant, cast(str, value[2]), cast(int, value[3]))
-        fold.groups.pop(group.incarnation, None)
+        group = fold.groups.make(tenant, cast(str, value[2]), cast(int, value[3]))
+        fold.groups.by_id.pop(group.incarnation, None)
         group.incarnation = cast(int, value[3])
-    fold.groups[group.incarnation] = group
+    fold.groups.by_id[group.incarnation] = group
     group.applied = cast(int, value[4])
     group.next_serial = cast(int, value[5])
     group.backlog.load(cast(list[object], value[6]))
@@ -470,7 +470,7 @@ class SnapshotPass:
             for owners, seen in tenant.devices.entries(self.position):
                 self._add(entry_of_devices(tenant.name, owners, seen))
                 yield
-        for group in list(self._fold.groups.values()):
+        for group in list(self._fold.groups.by_id.values()):
             self._refers_to(group.lowest_offset())  # draws may stay with a session when the group is gone
             yield
         for session in self._fold.roster.walk():
@@ -478,7 +478,7 @@ class SnapshotPass:
             if session is not None:
                 self._session(session)
             yield
-        for group in self._fold.all_groups():
+        for group in self._fold.groups.all():
             group.carrier.settle()
             self._add(entry_of_group(group, self._commit.high_watermark))
             group.backlog.release(group.floor())

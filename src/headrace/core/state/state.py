@@ -37,14 +37,15 @@ from headrace.core.state.packet_ids import PacketIds
 from headrace.core.state.queue import REF_QOS, reference
 from headrace.core.state.retained_homes import RecentRetained, RetainedHome
 from headrace.core.state.roster import Roster
-from headrace.core.state.session import Commons, Session, Subscription
+from headrace.core.state.session import Session, Subscription
+from headrace.core.state.shared_groups import SharedGroups
 from headrace.core.state.streams import Streams
 from headrace.core.state.subscription_tree import memory_of
 from headrace.core.state.subscriptions import subscription_from
 from headrace.core.state.tenant import Tenant
 from headrace.core.state.topic_queues import TopicQueues
 from headrace.core.state.wanted import Unasked
-from headrace.mqtt.topics import SHARE_PREFIX, split_share
+from headrace.mqtt.topics import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from headrace.core.ports.link import Link
@@ -84,7 +85,7 @@ class Fold:
         self._homes: Homes | None = None  # where there are other shards
         self._shard = 0
         self.away = AllAtHome()
-        self.groups: dict[int, Group] = {}
+        self.groups = SharedGroups(self.tenants)
         # Draws in a snapshot whose member was opened behind it: group, serial, packet id, PUBREC seen.
         self.unbound: dict[int, list[tuple[Group, int, int, bool]]] = {}
         self._leaving: list[Session] = []  # ended, with subscriptions still in the tree
@@ -92,9 +93,6 @@ class Fold:
         self.departing: dict[int, Session] = {}
         # Groups that have something back of one who had left them before it ended: by incarnation, as long.
         self._regained: dict[int, list[Group]] = {}
-        # Groups that the records replayed so far have dissolved: draws from them may be noted behind that.
-        self._dissolved: list[Group] = []
-        self.replaying = False  # set with every event that is replayed, until the broker has started
         self.gone: list[int] = []  # sessions that ended and are in a snapshot
         # The oldest retained message that a subscription was given since a snapshot was begun, by its offset.
         self.lowest_listed: int = NONE_LISTED
@@ -159,10 +157,6 @@ class Fold:
         tenant = self.tenants.get(link.identity.tenant)
         return self.strangers if tenant is None else tenant.counters
 
-    def _whole(self, shared: Commons) -> Tenant:
-        """Return the tenant of a session or of a group, with its directories."""
-        return self.tenant(shared.name)
-
     def collect_drops(self) -> None:
         """Note drops for `drop_events` from now on; those of the history that was replayed were told in their time."""
         self._collects_drops = True
@@ -174,7 +168,7 @@ class Fold:
     def add(self, session: Session) -> None:
         """Put a session into the directory (opened, or restored from a snapshot). A stand-in for a member elsewhere is no
         client's: it is found by its incarnation alone, and not counted among the tenant's sessions."""
-        tenant = self._whole(session.tenant)
+        tenant = self.tenants[session.tenant.name]
         held = tenant.sessions.get(session.client_id)
         if not session.stands_in and (held is None or held.incarnation < session.incarnation):
             # A fuzzy snapshot may hold the next session of this client already.
@@ -199,7 +193,11 @@ class Fold:
         session.will = event.will
         session.closed_at_us = 0
         _note_owner(session, event)
-        self._raise_limit(session, event.sent_limit)
+        session.opened_limit = event.sent_limit
+        queue = session.queue
+        if queue is not None:
+            queue.sent_limit = event.sent_limit
+            queue.reserving = event.sent_limit
 
     def closed(self, session: Session, event: SessionClosed) -> None:
         session.changed = True
@@ -262,7 +260,7 @@ class Fold:
             return
         if isinstance(event, Unsubscribed):
             for topic_filter in event.filters:
-                group = self._whole(session.tenant).groups.get(topic_filter)
+                group = self.tenants[session.tenant.name].groups.get(topic_filter)
                 if group is None or session in group.members:
                     self._leave(session, topic_filter, event.offset)
         elif isinstance(event, Subscribed):
@@ -281,7 +279,7 @@ class Fold:
 
     def _take_out(self, session: Session) -> None:
         """Take a session that has ended out of the directory, with its queue. Does nothing the second time."""
-        tenant = self._whole(session.tenant)
+        tenant = self.tenants[session.tenant.name]
         if not session.ended:
             session.end()
         tenant.drop(session)
@@ -319,41 +317,6 @@ class Fold:
             self.unsubscribe(session, next(reversed(session.subscriptions)), session.incarnation)
         return False
 
-    def let_go(self, most: int) -> bool:
-        """Let go of at most so many sessions and subscriptions, or one session if it has more: the shard is given up, and
-        nothing may refer to a session that it refers to, or it would stay for as long as the collector looks elsewhere.
-        True if there are more; what else there is goes with the fold."""
-        while self.by_incarnation:
-            if most <= 0:
-                return True
-            _, session = self.by_incarnation.popitem()
-            self.in_stores.pop(session.incarnation, None)
-            most -= 1 + len(session.subscriptions or {})
-            self._let_go_of(session)
-        for tenant in self.tenants.values():
-            tenant.devices.let_go()
-        return False
-
-    def _let_go_of(self, session: Session) -> None:
-        tenant = self._whole(session.tenant)
-        self.roster.remove(session)
-        tenant.drop(session)
-        session.end()  # its subscriptions count no more
-        for topic_filter in session.subscriptions or {}:
-            if not topic_filter.startswith(SHARE_PREFIX):
-                tenant.tree.remove(topic_filter, session)
-        session.subscriptions = session.queue = session.shared = None
-        if session.timer is not None:
-            session.timer.cancel()
-            session.timer = None
-
-    def _raise_limit(self, session: Session, limit: int) -> None:
-        session.opened_limit = limit
-        queue = session.queue
-        if queue is not None:
-            queue.sent_limit = limit
-            queue.reserving = limit
-
     def started(self, event: BrokerStarted) -> None:
         """Apply that the broker came back: whoever was connected is not any more; what may have been sent is
         NOT-ACKED."""
@@ -372,12 +335,7 @@ class Fold:
         if self._homes is not None:
             self.streams.started(event.offset, event.timestamp_us)
         self.away.started(self.by_incarnation)
-        dissolved, self._dissolved, self.replaying = self._dissolved, [], False
-        for group in dissolved:
-            self._discard(group)
-        for tenant in self.tenants.values():
-            for group in [found for found in tenant.groups.values() if not found.members]:
-                self._dissolve(group, event.offset)
+        self.groups.started(event.offset)
 
     # Records of subscriptions and retained messages
 
@@ -414,73 +372,13 @@ class Fold:
         session.filter_bytes -= memory_of(topic_filter)
         session.count_owned(-1)
 
-    def group(self, tenant: Tenant, key: str, group_id: int) -> Group:
-        """Return the group of a shared subscription, made under `group_id` if there is none."""
-        group = tenant.groups.get(key)
-        if group is None:
-            name, inner = split_share(key)
-            group = Group(tenant, name, inner, group_id)
-            tenant.groups[key] = group
-            self.groups.setdefault(group_id, group)  # a snapshot may have it further on, and dissolved
-            self.wanted.add(tenant.name, inner)
-            # Not as every subscription is: whoever gives messages to sessions passes it on, as one with No Local.
-            carried = Subscription(group.carrier, inner, 2, True, True, 2, 0, b"")
-            tenant.shared_tree.add(inner, carried)
-        return group
-
     def _join(self, session: Session, subscription: Subscription, group_id: int) -> None:
-        if self.away.join(session, subscription.filter):
-            return
-        group = self.group(self._whole(session.tenant), subscription.filter, group_id)
-        is_new = session not in group.members
-        group.join(session, subscription)
-        if is_new and session.closed_at_us:
-            give_back(
-                session
-            )  # it was no member when its connection ended, and has what it had as one before
+        if not self.away.join(session, subscription.filter):
+            self.groups.join(session, subscription, group_id)
 
     def _leave(self, session: Session, topic_filter: str, at: int) -> None:
-        """Remove a member from a group: what it has in flight completes with it; the last member takes the queue
-        along."""
-        if self.away.leave(session, topic_filter):
-            return
-        group = self._whole(session.tenant).groups.get(topic_filter)
-        if group is None:
-            return
-        group.leave(session)
-        if not group.members:
-            self._dissolve(group, at)
-
-    def _dissolve(self, group: Group, at: int) -> None:
-        """Dissolve a group without members, by the record at offset `at`; but a group of a snapshot had some further
-        on, who come when their subscriptions are replayed."""
-        if group.applied >= at:
-            return
-        tenant = self._whole(group.tenant)
-        del tenant.groups[group.carrier.client_id]
-        tenant.shared_tree.remove(group.filter, group.carrier)
-        self.wanted.remove(tenant.name, group.filter)
-        if self.replaying:
-            self._dissolved.append(group)
-        else:
-            self._discard(group)
-
-    def _discard(self, group: Group) -> None:
-        """Drop what waits in a group that is dissolved; it stays for as long as something of it is in flight."""
-        left = group.dissolve()
-        if not group.drawn and self.groups.get(group.incarnation) is group:
-            del self.groups[group.incarnation]
-        if left:
-            group.tenant.count_drop(DROP_SESSION_ENDED, left)
-
-    def all_groups(self) -> list[Group]:
-        """Return the groups, and of those that are dissolved the ones with entries in flight; the others are
-        forgotten."""
-        for group in list(self.groups.values()):
-            held = self._whole(group.tenant).groups.get(group.carrier.client_id)
-            if held is not group and not group.drawn:
-                del self.groups[group.incarnation]
-        return list(self.groups.values())
+        if not self.away.leave(session, topic_filter):
+            self.groups.leave(session, topic_filter, at)
 
     def retained_queued(self, session: Session, event: RetainedListing) -> i64:
         """Queue the retained messages that the record lists: offset, QoS, subscription identifier; and their sizes,

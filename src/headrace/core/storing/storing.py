@@ -69,8 +69,8 @@ class Storing(StoreListener):
         self._windows = Windows(window_ms, capabilities.tells_primary)
         requests = self._requests = Requests()
         turns = self._turns = Turns(clock)
-        self._reading = Reading(store, requests, clock, self.counters, settings)
-        self._removing = Removing(store, requests, turns, clock, notes, self.counters, settings)
+        self.reading = Reading(store, requests, clock, self.counters, settings)
+        self.removing = Removing(store, requests, turns, clock, notes, self.counters, settings)
         store.listener = self
 
     # What core says
@@ -96,13 +96,13 @@ class Storing(StoreListener):
             return
         self.counters.let_go += max(0, up_to - queue.rows.let_go)
         queue.rows.note_let_go(up_to)
-        self._removing.keep_context(queue)
+        self.removing.keep_context(queue)
 
     def end(self, queue: StoredQueue) -> None:
         """Delete all that a session has in the store: its end is durable."""
         queue.ended = True
         self._windows.void(queue)
-        self._removing.delete_all(queue)
+        self.removing.delete_all(queue)
 
     def release(self, queue: StoredQueue) -> bool:
         """Forget a queue of which the store has nothing, and delete what it has of the client beside it; return False if
@@ -116,26 +116,16 @@ class Storing(StoreListener):
         queue.rows.tried = max(queue.rows.tried, queue.used)  # a delete of one of these may still wait
         self._windows.void(queue)
         if self._store.capabilities.keeps_context:
-            self._removing.delete(queue, CONTEXT_GENERATION)
+            self.removing.delete(queue, CONTEXT_GENERATION)
         return True
 
     def takes(self) -> bool:
         """Return whether the store can be asked for something now."""
         return self._store.room() > 0
 
-    def read(self, queue: StoredQueue, first: i64, count: i64) -> bool:
-        """Read entries back, of which the journal need not have those that it was let go of; others whose records it has
-        lost may be in the store, too. Returns False, and asks for nothing, if no stream has the first of them, or
-        something is read; else `Waiting.loaded` or `Waiting.not_now` is called once."""
-        return self._reading.read(queue, first, count)
-
-    def sweep(self) -> None:
-        """Look for streams of sessions that are no more, and delete them."""
-        self._removing.sweep()
-
     def has_work(self) -> bool:
         """Return whether `run` would do something now, whatever the time."""
-        return bool(len(self._turns) or len(self._removing)) and self._may_ask()
+        return bool(len(self._turns) or len(self.removing)) and self._may_ask()
 
     def run(self) -> None:
         """Do what is due: give up what is not answered, look at primaries, put."""
@@ -148,10 +138,10 @@ class Storing(StoreListener):
             turns -= 1
             queue = self._turns.take()
             if not queue.ended:
-                self._removing.trim(queue)
+                self.removing.trim(queue)
                 self._step(queue)
-        while len(self._removing) and self._may_ask():
-            self._removing.send_next()
+        while len(self.removing) and self._may_ask():
+            self.removing.send_next()
 
     def _may_ask(self) -> bool:
         """Return whether another request may be made now."""
@@ -248,7 +238,7 @@ class Storing(StoreListener):
         stream.up_to = up_to
         generation, first = stream.generation, stream.first
         for extent in queue.rows.stored(generation, first, up_to):
-            self._removing.delete(queue, extent.generation)
+            self.removing.delete(queue, extent.generation)
         self._notes.stored(queue, generation, first, up_to)
         if up_to > queue.asked:
             self._windows.begin(queue, primary, up_to, self._clock.mono_ms)
@@ -274,7 +264,11 @@ class Storing(StoreListener):
     ) -> None:
         """Go on with a stream as far as it is there and whole, or make it anew. What had outlasted its window when the
         look was begun, up to the serial number `aged`, is let go of if the same connection still has it."""
-        if found is not None and primary is not None and self._is_whole(queue, stream, found):
+        if (
+            found is not None
+            and primary is not None
+            and _is_whole(queue, stream, found, self._store.capabilities.entry_bytes_max)
+        ):
             same = primary is queue.primary
             if found.last > stream.up_to or (aged and same):
                 queue.failures = 0
@@ -283,25 +277,6 @@ class Storing(StoreListener):
                 self._let_go(queue, min(aged, found.last))
         elif not stream.is_empty() or (found is not None and max(found.count, found.last) > 0):
             self._make_anew(queue)
-
-    def _is_whole(self, queue: StoredQueue, stream: Extent, found: Found) -> bool:
-        """Return whether a stream holds without a gap what the journal has let go of, ends where the next entry can
-        follow, and holds nothing that we have not, nor something else under our numbers: what a journal that was put back
-        from an older copy knows nothing of, has other messages under the same numbers by now."""
-        return (
-            found.is_dense()
-            and found.first <= max(stream.first, queue.floor)
-            and max(queue.asked, queue.floor - 1) <= found.last <= queue.waiting.newest()
-            and self._agrees(queue, found)
-        )
-
-    def _agrees(self, queue: StoredQueue, found: Found) -> bool:
-        """Return whether the end of a stream is ours, which says the same of all before it: it only grows, and whoever
-        follows an entry has looked at it, or has put it."""
-        entry = found.entry
-        if entry is None or found.last < queue.floor or found.last <= queue.asked:
-            return True  # nothing is read of what is behind what we know
-        return queue.waiting.agrees(found.last, entry, self._store.capabilities.entry_bytes_max)
 
     def _make_anew(self, queue: StoredQueue) -> None:
         """Leave the newest stream: what the journal still has goes into the next one. What it has let go of is read
@@ -314,7 +289,7 @@ class Storing(StoreListener):
         if stream is not None and all(
             extent.generation != stream.generation for extent in queue.rows.extents
         ):
-            self._removing.delete(queue, stream.generation)
+            self.removing.delete(queue, stream.generation)
 
     # Windows
 
@@ -372,7 +347,7 @@ class Storing(StoreListener):
             return
         was_full = queue.rows.is_full()
         for extent in queue.rows.consumed(queue.floor):
-            self._removing.delete(queue, extent.generation)
+            self.removing.delete(queue, extent.generation)
             stream = queue.stream
             if stream is not None and stream.generation == extent.generation:
                 self._windows.void(queue)
@@ -382,18 +357,18 @@ class Storing(StoreListener):
             self._turns.give(queue)
         if queue.ripe > queue.asked:
             self._let_go(queue, queue.ripe)
-        self._removing.trim(queue)
+        self.removing.trim(queue)
 
     def finished(self, number: i64, outcome: int) -> None:
-        self._removing.finished(number, outcome)
+        self.removing.finished(number, outcome)
 
     def read_back(
         self, number: i64, outcome: int, up_to: i64, serials: list[int], entries: list[bytes]
     ) -> None:
-        self._reading.read_back(number, outcome, up_to, serials, entries)
+        self.reading.read_back(number, outcome, up_to, serials, entries)
 
     def scanned(self, number: i64, outcome: int, names: list[QueueName], cursor: str) -> None:
-        self._removing.scanned(number, outcome, names, cursor)
+        self.removing.scanned(number, outcome, names, cursor)
 
     def _give_up(self, now_ms: i64) -> None:
         """Handle requests without an answer as if it were not known what became of them."""
@@ -411,3 +386,24 @@ class Storing(StoreListener):
                 self.scanned(number, UNSURE, [], "")
             else:
                 self.finished(number, UNSURE)
+
+
+def _is_whole(queue: StoredQueue, stream: Extent, found: Found, entry_bytes_max: i64) -> bool:
+    """Return whether a stream holds without a gap what the journal has let go of, ends where the next entry can
+    follow, and holds nothing that we have not, nor something else under our numbers: what a journal that was put back
+    from an older copy knows nothing of, has other messages under the same numbers by now."""
+    return (
+        found.is_dense()
+        and found.first <= max(stream.first, queue.floor)
+        and max(queue.asked, queue.floor - 1) <= found.last <= queue.waiting.newest()
+        and _agrees(queue, found, entry_bytes_max)
+    )
+
+
+def _agrees(queue: StoredQueue, found: Found, entry_bytes_max: i64) -> bool:
+    """Return whether the end of a stream is ours, which says the same of all before it: it only grows, and whoever
+    follows an entry has looked at it, or has put it."""
+    entry = found.entry
+    if entry is None or found.last < queue.floor or found.last <= queue.asked:
+        return True  # nothing is read of what is behind what we know
+    return queue.waiting.agrees(found.last, entry, entry_bytes_max)

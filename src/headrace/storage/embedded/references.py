@@ -64,7 +64,7 @@ class References:
         """Mark what groups and sessions refer to, some at a time. Raises NotReadableNow: then nothing is known.
 
         Groups first: what a member draws stays with it when its group is gone before the walk comes by."""
-        for group in list(self._fold.groups.values()):
+        for group in list(self._fold.groups.by_id.values()):
             yield from self._group(group)
             yield
         for queue in list(self._fold.queues.by_id.values()):

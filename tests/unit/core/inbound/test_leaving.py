@@ -11,6 +11,7 @@ import pytest
 from harness import Client, recover
 from headrace.core.ports.access import PENDING, Access, SignIn
 from headrace.core.ports.identity import Identity
+from headrace.core.state.letting_go import let_go
 from headrace.core.worker import LEAVE_AT_ONCE
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Will
@@ -43,7 +44,7 @@ class Moving(Shards):
             self.sync()
         self.sync()
         assert self.worker.disown(shard) is broker
-        while broker.fold.let_go(STEP):
+        while let_go(broker.fold, STEP):
             self.sync()
         self.brokers[shard] = self.brokers[0]
         self.journals[shard] = MemoryJournal(self.journals[shard].bodies)  # the file, as it were

@@ -145,7 +145,7 @@ def test_the_last_member_takes_the_group_along() -> None:
     tenant = harness.broker.fold.tenants["default"]
     assert tenant.groups == {}
     assert tenant.shared_tree.count == 0
-    assert harness.broker.fold.groups == {}
+    assert harness.broker.fold.groups.by_id == {}
 
 
 def by_load() -> Harness:
@@ -291,7 +291,7 @@ def test_what_is_in_flight_of_a_dissolved_group_completes_over_a_crash(snapshot:
     member.ack(third)
     harness.crash()
     assert harness.client("m0", version=5).publishes() == []
-    assert harness.broker.fold.all_groups() == []
+    assert harness.broker.fold.groups.all() == []
 
 
 def crashed_back(harness: Harness, snapshot: bool) -> None:
@@ -338,7 +338,7 @@ def test_who_had_an_entry_is_remembered_of_a_few_members_only() -> None:
         client.lose()
     assert dups[:9] == [False] * 9
     assert all(dups[9:])
-    (group,) = harness.broker.fold.all_groups()
+    (group,) = harness.broker.fold.groups.all()
     assert [len(had) for had in group.had.values()] == [1]
     client = harness.client("m3", version=5)
     client.ack(client.publishes()[0][0])
@@ -559,7 +559,7 @@ def test_what_waits_for_the_record_that_it_was_drawn_is_little_however_large_the
     harness.worker.end_tick()
     harness.journal.durable = len(harness.journal.records)
     harness.broker.commit.on_high_watermark(harness.journal.durable)
-    [group] = harness.broker.fold.groups.values()
+    [group] = harness.broker.fold.groups.by_id.values()
     assert (len(group.drawn), group.backlog.count) == (3, 7)
     harness.sync()
     assert [payload for _, payload, _, _ in client.publishes()] == payloads
@@ -575,7 +575,7 @@ def test_entries_that_wait_for_the_record_that_they_were_drawn_count_as_the_work
     publisher = harness.client("p", clean=True)
     for n in range(30):
         publisher.publish("t/x", b"%d" % n, 2)
-    [group] = harness.broker.fold.groups.values()
+    [group] = harness.broker.fold.groups.by_id.values()
     assert not group.drawn
     for client in clients:
         client.link.paused = False
@@ -600,7 +600,7 @@ def test_a_message_that_comes_does_not_have_all_be_looked_at_that_waits_before_i
         publisher.publish("t/x", b"%d" % n, expiry_s=10 if qos else -1)
     client.subscribe("$share/g/t/#", qos)
     harness.advance(20)
-    [group] = harness.broker.fold.groups.values()
+    [group] = harness.broker.fold.groups.by_id.values()
     client.ack(packet_id, sync=False)
     publisher.publish("t/x", b"last", sync=False)
     assert group.backlog.count == 96
@@ -653,7 +653,7 @@ def test_who_may_not_read_an_entry_has_its_turn_with_the_next_one() -> None:
     publisher = harness.client("p", clean=True)
     publisher.publish("t/x", b"1")
     publisher.publish("t/y", b"2")
-    [group] = harness.broker.fold.groups.values()
+    [group] = harness.broker.fold.groups.by_id.values()
     for client in (picky, full):
         client.link.paused = False
         session = session_of(client.link)

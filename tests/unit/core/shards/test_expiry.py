@@ -181,7 +181,7 @@ def test_what_a_group_lends_and_expires_on_the_wire_is_finished(qos: int) -> Non
     assert received(client) == [b"new"]
     assert drops(shards[1]) == {DROP_EXPIRED: 1}
     assert drops(shards[0]) == {}
-    (group,) = shards[0].broker.fold.groups.values()
+    (group,) = shards[0].broker.fold.groups.by_id.values()
     assert len(group.drawn) == (1 if qos else 0)
 
 

@@ -179,7 +179,7 @@ def test_a_member_that_ends_before_it_is_durable_leaves_nothing() -> None:
     del shards[0].sync
     shards.carry()
     fold = shards[0].broker.fold
-    assert (fold.groups, fold.departing, fold.by_incarnation) == ({}, {}, {})
+    assert (fold.groups.by_id, fold.departing, fold.by_incarnation) == ({}, {}, {})
     before = state(fold)
     shards.crash(0)
     assert state(shards[0].broker.fold) == before
@@ -285,12 +285,12 @@ def test_what_comes_back_to_a_group_that_nobody_is_in_is_dropped(narrow: WiredSh
     client.feed(codec.encode_unsubscribe(4, 9, [share_in(narrow, 0)]))
     narrow.carry()
     tenant = narrow[0].broker.fold.tenant(DEFAULT_TENANT)
-    assert (tenant.groups, len(narrow[0].broker.fold.groups)) == ({}, 1)
+    assert (tenant.groups, len(narrow[0].broker.fold.groups.by_id)) == ({}, 1)
     narrow.advance(1)
     assert tenant.counters.dropped[DROP_SESSION_ENDED] == 1
     if crash:
         narrow.crash(0)
-    assert narrow[0].broker.fold.all_groups() == []
+    assert narrow[0].broker.fold.groups.all() == []
 
 
 @pytest.mark.parametrize("crash", [False, True])
@@ -309,7 +309,7 @@ def test_what_comes_back_to_such_a_group_is_not_kept_with_what_is_still_in_fligh
     narrow.advance(1)
     if crash:
         narrow.crash(0)
-    [group] = narrow[0].broker.fold.all_groups()
+    [group] = narrow[0].broker.fold.groups.all()
     assert (list(group.drawn), group.returned) == ([2], {})
 
 

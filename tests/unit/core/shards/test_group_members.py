@@ -323,10 +323,10 @@ def test_a_home_is_told_once_of_all_groups_that_a_client_joins_or_leaves_at_a_ti
     assert enrols_said(shards) == 1
     assert suback(client)[-60:] == [1] * 60
     away = [name for name in names if shards[0].neighbours.members.away.home_of("default", name) == 1]
-    assert len(shards[1].broker.fold.groups) == len(away) > 10
+    assert len(shards[1].broker.fold.groups.by_id) == len(away) > 10
     client.feed(codec.encode_unsubscribe(5, 10, names))
     assert enrols_said(shards) == 1
-    assert shards[1].broker.fold.groups == {}
+    assert shards[1].broker.fold.groups.by_id == {}
 
 
 def test_the_filter_of_a_group_is_looked_for_before_suback() -> None:

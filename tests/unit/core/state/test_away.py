@@ -80,7 +80,9 @@ def test_a_shard_alone_has_no_loans_and_members_of_no_other_shard() -> None:
         fold.away.replay(record(subkind))
     fold.away.restore(replayed([LENT]).rows())
     assert fold.away.rows() == []
-    assert [list(group.members) for group in fold.groups.values()] == [list(fold.by_incarnation.values())]
+    assert [list(group.members) for group in fold.groups.by_id.values()] == [
+        list(fold.by_incarnation.values())
+    ]
 
 
 def test_after_a_start_a_loan_has_its_packet_id_in_its_session() -> None:

@@ -243,7 +243,7 @@ class History:
         self.harness.sync()
         for session in self.harness.broker.fold.by_incarnation.values():
             session.settle()
-        for group in self.harness.broker.fold.all_groups():
+        for group in self.harness.broker.fold.groups.all():
             group.carrier.settle()
         live = held(self.harness.broker.fold)
         for snapshot in (None, self.harness.snapshot):

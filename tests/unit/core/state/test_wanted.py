@@ -33,7 +33,7 @@ def test_the_first_and_the_last_session_of_a_filter_are_told_of() -> None:
 
 def test_sessions_are_counted_until_their_subscriptions_are_gone() -> None:
     harness = Harness()
-    harness.broker.fold.wanted = wanted = Wanted()
+    harness.broker.fold.wanted = harness.broker.fold.groups.wanted = wanted = Wanted()
     one, two = harness.client("one"), harness.client("two")
     one.subscribe("a/b", 1)
     one.subscribe("a/b", 2)

@@ -156,8 +156,8 @@ def test_a_store_that_was_wiped_gets_again_what_the_journal_has_and_the_rest_is_
     shard.pass_ms(0)
     shard.pass_ms(RETRY_MAX_MS)
     assert ("stored", 2, 11, 16) in shard.noted
-    assert shard.storing.read(shard.queue, 9, 4)
-    assert not shard.storing.read(shard.queue, 9, 4)  # one at a time
+    assert shard.storing.reading.read(shard.queue, 9, 4)
+    assert not shard.storing.reading.read(shard.queue, 9, 4)  # one at a time
     shard.store.deliver()
     assert shard.client.got == {9: None, 10: None}
     assert shard.storing.counters.forgotten == 2
@@ -249,7 +249,7 @@ def test_a_read_that_fails_is_not_a_message_that_is_gone() -> None:
     shard.storing.begin(shard.queue)
     shard.pass_ms(0)
     shard.pass_ms(WINDOW_MS + CLOCK_MS)
-    assert shard.storing.read(shard.queue, 1, 5)
+    assert shard.storing.reading.read(shard.queue, 1, 5)
     shard.storing.read_back(shard.queue.reading, UNSURE, 0, [], [])
     shard.store.deliver()
     assert shard.client.got == {}
@@ -294,7 +294,7 @@ def test_a_sweep_deletes_the_streams_of_nobody_and_no_others() -> None:
     for number, client in enumerate(("c", "gone"), 2000):
         shard.store.keep_context(number, QueueName("t", client, "0a", 0, 0), Context(1, 2, 3))
     shard.store.keep_context(3000, QueueName("t", "gone", "0b", 0, 0), Context(1, 2, 3))
-    shard.storing.sweep()
+    shard.storing.removing.sweep()
     shard.pass_ms(0)
     assert set(shard.store.streams) == {mine, *others}
     assert set(shard.store.contexts) == {("t", "c", "0a"), ("t", "gone", "0b")}
