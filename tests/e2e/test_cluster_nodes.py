@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -253,6 +254,23 @@ def test_a_name_whose_node_was_killed_is_free_again(nodes: Nodes, presences: Pre
     presences.wait_for(n0=4)
     first.crash()
     assert drained(first, CLIENTS[1], 8) == list(range(8))
+
+
+def test_a_node_that_does_not_come_back_is_removed_and_one_that_lives_is_not(
+    nodes: Nodes, cluster: str
+) -> None:
+    first = nodes("n0").start(WITHIN_S)
+    remove = ("cluster", "remove", "n0", "--cluster", cluster)
+    refused = headrace(*remove, deadline_s=WITHIN_S)
+    assert (refused.returncode, "n0 lives" in refused.stderr) == (1, True)
+    unknown = headrace("cluster", "remove", "n7", "--cluster", cluster, deadline_s=WITHIN_S)
+    assert (unknown.returncode, "it has n0" in unknown.stderr) == (2, True)
+    first.kill()
+    wait_until(lambda: headrace(*remove, deadline_s=WITHIN_S).returncode == 0, "it counts as dead", WITHIN_S)
+    status = headrace("cluster", "status", "--cluster", cluster, "--json", deadline_s=WITHIN_S)
+    found = json.loads(status.stdout)
+    assert (found["nodes"], found["problems"]) == ([], [])
+    first.start(WITHIN_S)  # and is one again, when it does
 
 
 def certificates(folder: Path, *names: str) -> Path:

@@ -63,7 +63,6 @@ TESTED_TOGETHER = {
     "tests/e2e/test_cluster_nodes.py": [
         "headrace/peers/cluster_peers.py",
         "headrace/storage/kafka/enrolment.py",
-        "headrace/storage/kafka/registry.py",
     ],
     "tests/e2e/test_kafka_brokers.py": ["headrace/storage/kafka/cluster.py"],
     "tests/e2e/test_kafka_sinks.py": ["headrace/kafka/process.py", "headrace/kafka/transactions.py"],

@@ -14,7 +14,7 @@ from headrace.commands.storage import ends_with_its_reader
 from headrace.data.layout import SHARDS_MAX
 from headrace.storage.kafka.cluster_state import ClusterState, Replication
 from headrace.storage.kafka.cluster_url import BadClusterUrl, ClusterUrl
-from headrace.storage.kafka.presence import Presence
+from headrace.storage.kafka.presence import Presence, UnknownNode
 
 if TYPE_CHECKING:
     from headrace.storage.kafka.topics import Topics
@@ -77,6 +77,23 @@ def status(url: str, as_json: bool) -> None:
         for line in lines(place.name, state, found):
             click.echo(line)
     sys.exit(1 if state.problems else 0)
+
+
+@cluster.command("remove")
+@click.argument("node")
+@click.option("--cluster", "url", required=True, metavar="kafka://HOST:PORT[,HOST:PORT...]/NAME")
+def remove(node: str, url: str) -> None:
+    """Remove NODE, which was killed and does not come back, from the list of nodes. Its shards are others' already; a
+    node that is stopped removes itself."""
+    place = place_of(url, "--cluster")
+    topic_id = topics_of(place).state().topic_id
+    from headrace.storage.kafka.registry import remove_node
+
+    try:
+        peer = remove_node(place, topic_id, node)
+    except UnknownNode as error:
+        raise click.BadParameter(str(error), param_hint="NODE") from None
+    click.echo(f"{place.name}: node {node} (at {peer}) is none any more")
 
 
 def as_object(name: str, state: ClusterState, found: Presence) -> dict[str, object]:

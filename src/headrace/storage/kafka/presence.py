@@ -6,9 +6,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from headrace.errors import HeadraceError
 from headrace.storage.kafka.roster import Roster
 
 NOBODY: Final = ""
+
+
+class UnknownNode(HeadraceError):
+    """A cluster has no node of a name. The message has those that it has."""
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        super().__init__(f"the cluster has no node {name!r}; it has {', '.join(known) or 'none'}")
+
+
+class NodeLives(HeadraceError):
+    """A node is there, and leaves by being stopped. The message says where it is."""
+
+    def __init__(self, name: str, peer: str) -> None:
+        super().__init__(
+            f"node {name} lives, at {peer}: stop it, which takes it out of the cluster; one that was killed counts as "
+            "living for 6 s"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +61,14 @@ class Presence:
     problems: list[str]
 
 
+def node_of(member: str) -> str:
+    """Return the node of a member of the group, which is called NODE/0."""
+    return member.rpartition("/")[0]
+
+
 def presence(roster: Roster, shards: int, members: dict[str, list[int]]) -> Presence:
     """Return who is there and owns what. `members` of the group, by their names, NODE/0."""
-    live = {member.rpartition("/")[0] for member in members}
+    live = {node_of(member) for member in members}
     owners = [_ownership(roster, shard) for shard in range(shards)]
     nodes = [
         NodePresence(
@@ -75,7 +98,11 @@ def _problems(nodes: list[NodePresence], owners: list[Ownership]) -> list[str]:
         return []
     live = [node for node in nodes if node.lives]
     alone = [str(one.shard) for one in owners if one.owner == NOBODY]
-    problems = [f"node {node.node} is away" for node in nodes if not node.lives]
+    problems = [
+        f"node {node.node} is away: start it, or remove it (headrace cluster remove {node.node})"
+        for node in nodes
+        if not node.lives
+    ]
     if alone:
         problems.append(f"nobody owns shard {', '.join(alone)} now")
     for what, values in (

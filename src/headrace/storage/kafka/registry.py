@@ -1,7 +1,8 @@
 """The topic of owners of a cluster, read to its end and then on, and written: what `roster` is made of.
 
 A thread of its own talks to Kafka. Records are handed out in their order, a list at a time, on that thread; nobody waits
-for what is told. Whoever opens it waits for Kafka, and so does whoever closes it, not for long.
+for what is told. What Kafka does not take is sent again, until it is or something newer is told under its key. Whoever
+opens it waits for Kafka, and so does whoever closes it, not for long.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -18,8 +21,8 @@ from confluent_kafka.admin import AdminClient
 
 from headrace.storage.kafka.cluster_url import ClusterUrl
 from headrace.storage.kafka.group import group_of
-from headrace.storage.kafka.presence import Presence, presence
-from headrace.storage.kafka.roster import Roster
+from headrace.storage.kafka.presence import NodeLives, Presence, UnknownNode, node_of, presence
+from headrace.storage.kafka.roster import Roster, node_key
 from headrace.storage.kafka.topics import TIMEOUT_S, KafkaUnusable
 
 POLL_S: Final = 0.05
@@ -29,6 +32,14 @@ AGAIN_S: Final = 0.3
 
 Record = tuple[int, bytes | None, bytes | None]  # Kafka offset, key, value
 Deliver = Callable[[list[Record]], None]
+
+
+@dataclass(eq=False, slots=True)
+class _Told:
+    """A record that Kafka is to take; told again, the same key is another one."""
+
+    key: bytes
+    value: bytes | None
 
 
 class Registry:
@@ -48,10 +59,12 @@ class Registry:
                     "auto.offset.reset": "earliest",
                 }
             )
-            self._producer = Producer({**config, "acks": "all", "enable.idempotence": True})
+            self._producer = self._made()
         except (KafkaException, RuntimeError) as error:
             raise KafkaUnusable(f"{url.bootstrap}: a client of Kafka cannot be made: {error}") from error
-        self._outbox: deque[tuple[bytes, bytes | None]] = deque()
+        self._outbox: deque[_Told] = deque()
+        self._newest: dict[bytes, _Told] = {}  # by key, until Kafka has it
+        self._telling = threading.Lock()
         self._is_over = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -105,19 +118,55 @@ class Registry:
                 deliver(found)
         self._send()
 
+    def _made(self) -> Producer:
+        return Producer(
+            {
+                "bootstrap.servers": self._url.bootstrap,
+                "log_level": 0,
+                "acks": "all",
+                "enable.idempotence": True,
+            }
+        )
+
     def _send(self) -> None:
         while self._outbox:
-            key, value = self._outbox[0]
+            told = self._outbox[0]
+            delivered = partial(self._on_delivered, told)
             try:
-                self._producer.produce(self._url.owners, key=key, value=value, partition=0)
-            except (BufferError, KafkaException):
+                self._producer.produce(
+                    self._url.owners, key=told.key, value=told.value, partition=0, on_delivery=delivered
+                )
+            except BufferError:
                 break  # it is tried again
+            except KafkaException as error:
+                if error.args[0].fatal():
+                    self._begin_anew()
+                break
             self._outbox.popleft()
         self._producer.poll(0)
 
+    def _begin_anew(self) -> None:
+        """Send what Kafka has not confirmed with another producer: an idempotent one does not go on after some errors."""
+        self._producer = self._made()
+        with self._telling:
+            self._outbox = deque(self._newest.values())
+
+    def _on_delivered(self, told: _Told, error: KafkaError | None, _message: object) -> None:
+        """Send again what Kafka has not taken, as long as nothing newer was told. Runs on the thread that polls."""
+        with self._telling:
+            if self._newest.get(told.key) is not told:
+                return
+            if error is None:
+                del self._newest[told.key]
+            else:
+                self._outbox.append(told)
+
     def tell(self, key: bytes, value: bytes | None) -> None:
         """Have a record written soon. May be called on any thread."""
-        self._outbox.append((key, value))
+        told = _Told(key, value)
+        with self._telling:
+            self._newest[key] = told
+            self._outbox.append(told)
 
     def close(self) -> None:
         """Write what is left, and read no more."""
@@ -137,6 +186,25 @@ def roster_now(url: ClusterUrl, topic_id: str) -> Roster:
         for record in registry.read():
             roster.take(*record)
         return roster
+    finally:
+        registry.close()
+
+
+def remove_node(url: ClusterUrl, topic_id: str, name: str) -> str:
+    """Take back what a node that does not come back has told of itself, and return where it was reached. Raises
+    UnknownNode, NodeLives, KafkaUnusable."""
+    registry = Registry(url)
+    try:
+        roster = Roster(topic_id)
+        for record in registry.read():
+            roster.take(*record)
+        known = roster.nodes.get(name)
+        if known is None:
+            raise UnknownNode(name, sorted(roster.nodes))
+        if any(node_of(member) == name for member in members_of(url.bootstrap, group_of(url.shards))):
+            raise NodeLives(name, known.entry.peer)
+        registry.write(node_key(name), None)
+        return known.entry.peer
     finally:
         registry.close()
 

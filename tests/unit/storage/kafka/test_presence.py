@@ -38,7 +38,10 @@ def test_all_is_well_where_every_shard_has_an_owner_that_lives() -> None:
 
 def test_who_is_away_and_what_nobody_owns_is_a_problem() -> None:
     found = presence(roster(ENTRY, ENTRY), 4, {"n1/0": []})
-    assert found.problems == ["node n0 is away", "nobody owns shard 2, 3 now"]
+    assert found.problems == [
+        "node n0 is away: start it, or remove it (headrace cluster remove n0)",
+        "nobody owns shard 2, 3 now",
+    ]
 
 
 def test_nodes_that_differ_are_named_by_what_they_differ_in() -> None:
