@@ -33,10 +33,10 @@ JAVA: Final = ("-Xms128m", "-Xmx192m", "-XX:TieredStopAtLevel=1", "-XX:+UseSeria
 PROPERTIES: Final = """process.roles=broker,controller
 node.id={node}
 controller.quorum.voters={voters}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{secure_listener}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}{secure_address}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL
 log.dirs={logs}
 default.replication.factor={replicas}
 offsets.topic.replication.factor={replicas}
@@ -58,6 +58,18 @@ num.io.threads=2
 background.threads=1
 num.recovery.threads.per.data.dir=1
 """
+
+# A second listener, by which only who signs in does what it has rights for; by the first one everybody does everything.
+SECURE: Final = """authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+listener.name.secure.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512
+listener.name.secure.plain.sasl.jaas.config={package}.plain.PlainLoginModule required user_{user}="{password}";
+listener.name.secure.scram-sha-256.sasl.jaas.config={package}.scram.ScramLoginModule required;
+listener.name.secure.scram-sha-512.sasl.jaas.config={package}.scram.ScramLoginModule required;
+ssl.keystore.type=PEM
+ssl.keystore.location={certificates}/keystore.pem
+"""
+USER, PASSWORD = "headrace", "p=w d"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +115,11 @@ class KafkaUsers:
         """The address of a cluster that is not made yet."""
         return f"kafka://{self.address}/c{next(self._names)}"
 
-    def make_cluster(self, shards: int) -> str:
-        """Make a cluster with a name of its own, as `headrace cluster create` does; its address."""
+    def make_cluster(self, shards: int, name: str = "") -> str:
+        """Make a cluster, with a name of its own if none is given, as `headrace cluster create` does; its address."""
         from headrace.storage.kafka.topics import Topics
 
-        url = self.new_url()
+        url = f"kafka://{self.address}/{name}" if name else self.new_url()
         Topics(ClusterUrl.parse(url)).create(shards, self.replication)
         return url
 
@@ -124,6 +136,33 @@ class KafkaUsers:
         state = self.state_of(url)
         found = presence_now(ClusterUrl.parse(url), state.topic_id, len(state.shards))
         return {one.node: len(one.shards) for one in found.nodes}
+
+    def allow(self, kind: str, prefix: str, *operations: str) -> None:
+        """Let USER do something with the topics, groups or transactional ids that begin so."""
+        from confluent_kafka.admin import (
+            AclBinding,
+            AclOperation,
+            AclPermissionType,
+            AdminClient,
+            ResourcePatternType,
+            ResourceType,
+        )
+
+        bindings = [
+            AclBinding(
+                ResourceType[kind],
+                prefix,
+                ResourcePatternType.PREFIXED,
+                f"User:{USER}",
+                "*",
+                AclOperation[operation],
+                AclPermissionType.ALLOW,
+            )
+            for operation in operations
+        ]
+        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        for future in admin.create_acls(bindings).values():
+            future.result(WITHIN_S)
 
     def make_topic(self, topic: str, partitions: int) -> None:
         """Make a topic as users do."""
@@ -176,8 +215,15 @@ class KafkaUsers:
 class KafkaServer(KafkaUsers):
     """One node, alone or at a place among several."""
 
-    def __init__(self, folder: Path, place: Place | None = None, among: tuple[Place, ...] = ()) -> None:
-        """Format its directory, which is `folder`."""
+    def __init__(
+        self,
+        folder: Path,
+        place: Place | None = None,
+        among: tuple[Place, ...] = (),
+        certificates: Path | None = None,
+    ) -> None:
+        """Format its directory, which is `folder`. `certificates`: a folder of `headrace cluster certs --node localhost`,
+        for a second listener, `secure_address`, where USER may do what it has rights for."""
         self.place = place or Place()
         places = among or (self.place,)
         super().__init__(f"127.0.0.1:{self.place.port}", Replication(len(places), len(places) // 2 + 1))
@@ -191,10 +237,28 @@ class KafkaServer(KafkaUsers):
             "logs": folder / "logs",
             "replicas": self.replication.factor,
             "in_sync": self.replication.in_sync_min,
+            "secure_listener": "",
+            "secure_address": "",
         }
-        self._properties.write_text(PROPERTIES.format(**values), encoding="utf-8")
+        properties, words = PROPERTIES, ["format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ"]
+        if certificates is not None:
+            pem = [(certificates / f"localhost.{end}").read_text() for end in ("key", "pem")]
+            (certificates / "keystore.pem").write_text("".join(pem))
+            properties += SECURE
+            port = free_port()
+            self.secure_address = f"localhost:{port}"
+            secure = {"package": "org.apache.kafka.common.security", "certificates": certificates}
+            values |= secure | {
+                "user": USER,
+                "password": PASSWORD,
+                "secure_listener": f",SECURE://127.0.0.1:{port}",
+            }
+            values["secure_address"] = f",SECURE://{self.secure_address}"
+            for number in (256, 512):
+                words += ["--add-scram", f'SCRAM-SHA-{number}=[name={USER},password="{PASSWORD}"]']
+        self._properties.write_text(properties.format(**values), encoding="utf-8")
         self._process: subprocess.Popen[bytes] | None = None
-        formatting = self._java("kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c")
+        formatting = self._java("kafka.tools.StorageTool", *words, "-c")
         assert formatting.wait(FORMAT_S) == 0, self.log()
 
     def _java(self, *command: str) -> subprocess.Popen[bytes]:
@@ -304,10 +368,10 @@ class KafkaServers(KafkaUsers):
 
 
 @contextlib.contextmanager
-def kafka_server() -> Iterator[KafkaServer]:
-    """A node that is ready, until the block ends."""
+def kafka_server(certificates: Path | None = None) -> Iterator[KafkaServer]:
+    """A node that is ready, until the block ends. `certificates`: those of its second listener."""
     folder = Path(tempfile.mkdtemp(prefix="headrace-kafka-"))
-    server = KafkaServer(folder)
+    server = KafkaServer(folder, certificates=certificates)
     try:
         server.start()
         yield server

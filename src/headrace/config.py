@@ -16,7 +16,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
@@ -28,8 +28,11 @@ from headrace.address import Location
 from headrace.bridge.address import parse as parse_remote
 from headrace.bridge.topics import Rule
 from headrace.errors import ConfigError
+from headrace.kafka.settings import OURS as OURS_OF_A_SINK
 from headrace.kafka.settings import SinkSettings
+from headrace.kafka.source_settings import OURS as OURS_OF_A_SOURCE
 from headrace.kafka.source_settings import SourceSettings
+from headrace.kafka_properties import read_properties
 from headrace.mqtt.topics import valid_filter, valid_topic
 from headrace.net.address import Address, parse
 from headrace.storage.kafka.cluster_state import RECORD_BYTES_MAX
@@ -321,7 +324,8 @@ class SinkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     positions_topic: str = "headrace.sinks"  # where Kafka keeps how far each sink is
     # A message that makes a larger record is written without its payload.
     record_bytes_max: Annotated[int, msgspec.Meta(ge=70_000, le=RECORD_BYTES_MAX)] = 1_000_000
-    client: dict[str, str] = {}  # librdkafka's own keys, for encryption and passwords
+    client: dict[str, str] = {}  # librdkafka's own keys, for encryption and sign-in
+    properties_file: str = ""  # more of them, a line name=value each, as passwords; `client` goes before
 
 
 class SourceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -337,7 +341,8 @@ class SourceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     username: str = ""
     password_file: str = ""  # its first line
     ca_file: str = ""  # PEM, for tls:// URLs
-    client: dict[str, str] = {}  # librdkafka's own keys, for encryption and passwords
+    client: dict[str, str] = {}  # librdkafka's own keys, for encryption and sign-in
+    properties_file: str = ""  # more of them, a line name=value each, as passwords; `client` goes before
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -654,7 +659,11 @@ def _sinks(tables: list[dict[str, Any]], wrong: list[InvalidKey]) -> tuple[SinkC
             continue
         if sink.name in [other.name for other in good]:
             wrong.append(InvalidKey(f"sinks[{index}].name", f"{sink.name!r} is given twice"))
-        wrong += [InvalidKey(f"sinks[{index}].{key}", why) for key, why in sink_settings(sink).mistakes()]
+        try:
+            found = list(sink_settings(sink).mistakes())
+        except ValueError as error:
+            found = [("properties_file", str(error))]
+        wrong += [InvalidKey(f"sinks[{index}].{key}", why) for key, why in found]
         good.append(sink)
     return tuple(good)
 
@@ -667,20 +676,30 @@ def _sources(tables: list[dict[str, Any]], wrong: list[InvalidKey]) -> tuple[Sou
             continue
         if source.name in [other.name for other in good]:
             wrong.append(InvalidKey(f"sources[{index}].name", f"{source.name!r} is given twice"))
-        found = source_settings(source).mistakes()
+        try:
+            found = list(source_settings(source).mistakes())
+        except ValueError as error:
+            found = [("properties_file", str(error))]
         wrong += [InvalidKey(f"sources[{index}].{key}", why) for key, why in found]
         good.append(source)
     return tuple(good)
 
 
 def source_settings(source: SourceConfig) -> SourceSettings:
-    """Return what a source is told."""
-    return SourceSettings(**msgspec.to_builtins(source) | {"servers": source.servers})
+    """Return what a source is told; reads its file of properties. Raises ValueError."""
+    return SourceSettings(**_of_kafka(source, OURS_OF_A_SOURCE))
 
 
 def sink_settings(sink: SinkConfig) -> SinkSettings:
-    """Return what a sink is told."""
-    return SinkSettings(**msgspec.to_builtins(sink) | {"servers": sink.servers})
+    """Return what a sink is told; reads its file of properties. Raises ValueError."""
+    return SinkSettings(**_of_kafka(sink, OURS_OF_A_SINK))
+
+
+def _of_kafka(table: SinkConfig | SourceConfig, ours: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a table, with what its file says of Kafka's client among `client`. Raises ValueError."""
+    fields: dict[str, Any] = msgspec.to_builtins(table)
+    client = dict(read_properties(fields.pop("properties_file"), ours)) | table.client
+    return fields | {"servers": table.servers, "client": client}
 
 
 Table = TypeVar("Table")

@@ -13,7 +13,7 @@ import pytest
 
 from broker_process import free_port, headrace, wait_until
 from headrace.storage.kafka.claims import Claims, HandOver, Stage
-from headrace.storage.kafka.cluster_url import ClusterUrl
+from headrace.storage.kafka.cluster_url import ClusterUrl, client_at
 from headrace.storage.kafka.log_fold import MissingRecords
 from headrace.storage.kafka.owner import TOO_LARGE
 from headrace.storage.kafka.partition_reader import PartitionReader
@@ -89,7 +89,7 @@ class Member:
 
         url = ClusterUrl.parse(cluster)
         self.claims = Claims(shards, lambda: 0.5, time.monotonic())
-        self.group = Group(url.bootstrap, url.shards, "w", self.claims)
+        self.group = Group(url.client, url.shards, "w", self.claims)
         self._is_over = threading.Event()
         self._stands_still = threading.Event()
         self._thread = threading.Thread(target=self._poll)
@@ -204,7 +204,7 @@ def heard(cluster: str) -> Iterator[Heard]:
 
     url = ClusterUrl.parse(cluster)
     heard = Heard()
-    heard.client = PartitionClient(url.bootstrap, url.journal, 0, heard)
+    heard.client = PartitionClient(url.client, url.journal, 0, heard)
     yield heard
     heard.client.close()
 
@@ -273,7 +273,7 @@ def test_a_record_that_is_too_large_is_refused_as_that(heard: Heard) -> None:
 def partition(heard: Heard, cluster: str) -> Iterator[PartitionReader]:
     """A reader of the partition that `heard` writes."""
     url = ClusterUrl.parse(cluster)
-    reader = PartitionReader(url.bootstrap, url.journal, 0)
+    reader = PartitionReader(url.client, url.journal, 0)
     yield reader
     reader.close()
 
@@ -306,12 +306,12 @@ def test_a_range_that_was_deleted_is_missing(heard: Heard, partition: PartitionR
 
 
 def test_a_topic_that_is_not_there_and_a_kafka_that_is_away_are_told_apart(kafka: KafkaServer) -> None:
-    reader = PartitionReader(kafka.address, "nothing", 0, 1.0)
+    reader = PartitionReader(client_at(kafka.address), "nothing", 0, 1.0)
     with pytest.raises(KafkaUnusable) as found:
         reader.bounds()
     assert found.value.is_missing
     reader.close()
-    reader = PartitionReader(f"127.0.0.1:{free_port()}", "nothing", 0, 1.0)
+    reader = PartitionReader(client_at(f"127.0.0.1:{free_port()}"), "nothing", 0, 1.0)
     with pytest.raises(KafkaUnusable) as found:
         reader.bounds()
     assert not found.value.is_missing

@@ -10,9 +10,9 @@ import base64
 import json
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
-from headrace.storage.kafka.cluster_url import SCHEME, BadClusterUrl, ClusterUrl
+from headrace.storage.kafka.cluster_url import PROPERTIES_FILE, SCHEME, BadClusterUrl, ClusterUrl
 from headrace.storage.kafka.envelope import Epoch
 from headrace.storage.kafka.log_fold import Standing
 from headrace_spark.base.errors import BadOption
@@ -43,8 +43,9 @@ class KafkaAddress:
         """Return the address that a location names. Raises BadOption."""
         base, _, query = location.partition("?")
         try:
-            url = ClusterUrl.parse(base)
             given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+            named = {PROPERTIES_FILE: given.pop(PROPERTIES_FILE)} if PROPERTIES_FILE in given else {}
+            url = ClusterUrl.parse(f"{base}?{urlencode(named)}" if named else base)
             shard = int(given.pop("shard")) if "shard" in given else None
             known = _known(given.pop("at")) if "at" in given else None
         except (BadClusterUrl, ValueError, TypeError, KeyError) as error:
@@ -66,7 +67,7 @@ def is_begun(location: str) -> bool:
 
 def location_of(url: ClusterUrl, shard: int, known: Known | None = None) -> str:
     """Return the location of a shard's journal, with what is known of it."""
-    found = f"{SCHEME}{url.bootstrap}/{url.name}?shard={shard}"
+    found = f"{SCHEME}{url.bootstrap}/{url.name}{url.query or '?'}{'&' * bool(url.query)}shard={shard}"
     if known is None:
         return found
     told = json.dumps([known.topic_id, _packed(known.begin), _packed(known.end)]).encode()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from urllib.parse import urlencode
+
 import pytest
 
 from headrace.storage.kafka.envelope import Epoch
@@ -20,6 +23,15 @@ def test_a_location_says_which_shard_and_what_is_known_of_it() -> None:
     assert KafkaAddress.parse(location_of(url, 4, known)) == KafkaAddress(url, 4, known)
     assert KafkaAddress.parse(location_of(url, 4)) == KafkaAddress(url, 4, None)
     assert (is_kafka("kafka://a:1/b"), is_kafka("headrace://a:1")) == (True, False)
+
+
+def test_a_task_signs_in_as_the_one_who_planned_it(tmp_path: Path) -> None:
+    file = tmp_path / "a b,c"
+    file.write_text("sasl.password=secret\n", encoding="utf-8")
+    url = KafkaAddress.parse(f"kafka://a:1/plant?{urlencode({'properties_file': file})}").url
+    location = location_of(url, 4)
+    assert KafkaAddress.parse(location) == KafkaAddress(url, 4, None)
+    assert (url.client["sasl.password"], "secret" in location, "," in location) == ("secret", False, False)
 
 
 def test_commas_between_brokers_are_none_between_journals() -> None:

@@ -46,7 +46,7 @@ class Candidate:
         self._said = ""
         self._claims = Claims(1, random.random, time.monotonic(), STANDS_S)
         try:
-            self._group = Group(url.bootstrap, url.owners, worker, self._claims)
+            self._group = Group(url.client, url.owners, worker, self._claims)
         except (KafkaException, RuntimeError) as error:
             raise KafkaUnusable(f"{url.bootstrap}: a client of Kafka cannot be made: {error}") from error
         self._thread: threading.Thread | None = None

@@ -105,7 +105,7 @@ class Cluster:
     def candidate(self, report: Callable[[str], None]) -> Candidate:
         """Join the group of the cluster's nodes, one of which owns its shards. `report` hears lines for the log. Raises
         KafkaUnusable, NotAdmitted."""
-        sharing = wait_for_absence(self._url.bootstrap, self._url.shards, bool, DEAD_WITHIN_S)
+        sharing = wait_for_absence(self._url, self._url.shards, bool, DEAD_WITHIN_S)
         if sharing:
             raise NotAdmitted(
                 f"peer_listen: the nodes of this cluster share its shards, as {sharing.partition('/')[0]} does: start "
@@ -136,7 +136,7 @@ class Cluster:
     def join(self, claims: Claims) -> Group:
         """Join the group that shares out the shards. Raises KafkaUnusable."""
         try:
-            self._group = Group(self._url.bootstrap, self._url.shards, f"{self._node}/0", claims)
+            self._group = Group(self._url.client, self._url.shards, f"{self._node}/0", claims)
         except (KafkaException, RuntimeError) as error:
             raise KafkaUnusable(
                 f"{self._url.bootstrap}: a client of Kafka cannot be made: {error}"
@@ -160,7 +160,7 @@ class Cluster:
         check_directory(directory)
 
         def connect(topic: str, hearer: Hearer) -> PartitionClient:
-            return PartitionClient(self._url.bootstrap, topic, shard, hearer)
+            return PartitionClient(self._url.client, topic, shard, hearer)
 
         settings = KafkaSettings(
             self._topic_id,

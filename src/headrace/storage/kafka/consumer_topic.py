@@ -104,7 +104,7 @@ class ConsumerTopic:
         self._url = url
         self._topic_id = topic_id
         self._timeout_s = timeout_s
-        self._reader = PartitionReader(url.bootstrap, url.owners, 0, timeout_s)
+        self._reader = PartitionReader(url.client, url.owners, 0, timeout_s)
         self._producer: Producer | None = None
         self._at = 0
         self._found: dict[tuple[int, str], ConsumerPosition] = {}
@@ -194,7 +194,7 @@ class ConsumerTopic:
             if self._producer is None:
                 config: dict[str, Any] = {"acks": "all", "enable.idempotence": True, "log_level": 0}
                 limit = {"message.timeout.ms": int(self._timeout_s * 1000)}
-                self._producer = Producer({"bootstrap.servers": self._url.bootstrap, **config, **limit})
+                self._producer = Producer({**self._url.client, **config, **limit})
             self._producer.produce(self._url.owners, key=key, value=value, partition=0, on_delivery=written)
             self._producer.flush(self._timeout_s + 1)
         except (KafkaException, BufferError, RuntimeError) as error:

@@ -33,11 +33,11 @@ class NotAdmitted(ConfigError):
     """The cluster has what this node is not to be beside."""
 
 
-def wait_for_absence(bootstrap: str, topic: str, is_foreign: Callable[[str], bool], within_s: float) -> str:
+def wait_for_absence(url: ClusterUrl, topic: str, is_foreign: Callable[[str], bool], within_s: float) -> str:
     """Wait until no member of the group over a topic is foreign; return the name of one that stays so long, else ""."""
     deadline = time.monotonic() + within_s
     while True:
-        found = next((name for name in members_of(bootstrap, group_of(topic)) if is_foreign(name)), "")
+        found = next((name for name in members_of(url, group_of(topic)) if is_foreign(name)), "")
         if not found or time.monotonic() >= deadline:
             return found
         time.sleep(AGAIN_S)
@@ -57,8 +57,7 @@ class Enrolment:
 
     def enter(self, entry: NodeEntry, within_s: float = DEAD_WITHIN_S) -> None:
         """Enter the roster. Raises NotAdmitted, KafkaUnusable."""
-        bootstrap = self._url.bootstrap
-        taken = wait_for_absence(bootstrap, self._url.shards, lambda name: name == self.member, within_s)
+        taken = wait_for_absence(self._url, self._url.shards, lambda name: name == self.member, within_s)
         for record in self._registry.read():
             self.roster.take(*record)
         if taken:
@@ -67,7 +66,7 @@ class Enrolment:
             raise NotAdmitted(
                 f"node: the cluster has a node {self.node} that lives{at}: give one another name"
             )
-        alone = wait_for_absence(bootstrap, self._url.owners, bool, within_s)
+        alone = wait_for_absence(self._url, self._url.owners, bool, within_s)
         if alone:
             raise NotAdmitted(
                 f"peer_listen: {alone.partition('/')[0]} serves all shards of this cluster without it: stop the nodes "

@@ -17,6 +17,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from headrace.storage.kafka.claims import Claims
+from headrace.storage.kafka.cluster_url import Client
 
 SESSION_S: Final = 6.0
 HEARTBEAT_S: Final = 1.5
@@ -36,7 +37,7 @@ class Group:
 
     def __init__(
         self,
-        bootstrap: str,
+        client: Client,
         topic: str,
         worker: str,
         claims: Claims,
@@ -53,7 +54,7 @@ class Group:
         self._asked: deque[tuple[int, Tell]] = deque()
         self._waiting: dict[int, list[Tell]] = {}  # for the answer to a commit
         self._config: dict[str, Any] = {
-            "bootstrap.servers": bootstrap,
+            **client,
             "group.id": group_of(topic),
             "client.id": worker,
             "session.timeout.ms": int(SESSION_S * 1000),
@@ -63,7 +64,6 @@ class Group:
             "enable.auto.commit": False,
             "auto.offset.reset": "latest",
             "on_commit": self._committed,
-            "log_level": 0,
         }
         self._consumer = self._join()
 

@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from headrace.backoff import Backoff
 from headrace.storage.kafka.cluster_state import RECORD_BYTES_MAX
+from headrace.storage.kafka.cluster_url import Client
 from headrace.storage.kafka.mailbox import Hearer, Records
 from headrace.storage.kafka.owner import REPORTED_WITHIN_S, TOO_LARGE
 
@@ -37,21 +38,21 @@ MIB: Final = 1 << 20
 class PartitionClient:
     """The clients of one partition."""
 
-    def __init__(self, bootstrap: str, topic: str, partition: int, hearer: Hearer) -> None:
-        """Reach `partition` of `topic` through the brokers `bootstrap`. Connects when something is to be done."""
-        self._bootstrap = bootstrap
+    def __init__(self, client: Client, topic: str, partition: int, hearer: Hearer) -> None:
+        """Reach `partition` of `topic` by clients with the settings `client`. Connects when something is to be done."""
+        self._client = client
         self._topic = topic
         self._partition = partition
         self._hearer = hearer
         self._appender: _Appender | None = None
-        self._reader = _Reader(bootstrap, topic, partition, hearer)
+        self._reader = _Reader(client, topic, partition, hearer)
         self._admin: AdminClient | None = None
 
     def append(self, token: int, value: bytes) -> None:
         """Append a record."""
         try:
             if self._appender is None:
-                self._appender = _Appender(self._bootstrap, self._topic, self._partition, self._hearer)
+                self._appender = _Appender(self._client, self._topic, self._partition, self._hearer)
         except _NOT_NOW as error:
             self._hearer.on_report(token, None, f"a client of Kafka cannot be made now: {error}")
             return
@@ -76,7 +77,7 @@ class PartitionClient:
         place = TopicPartition(self._topic, self._partition, offset)
         try:
             if self._admin is None:
-                self._admin = AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 0})
+                self._admin = AdminClient(dict(self._client))
             futures = self._admin.delete_records([place]).values()
         except _NOT_NOW as error:
             self._not_deleted(error)
@@ -101,14 +102,14 @@ class PartitionClient:
 class _Appender:
     """One producer, and the thread that waits for its reports."""
 
-    def __init__(self, bootstrap: str, topic: str, partition: int, hearer: Hearer) -> None:
+    def __init__(self, client: Client, topic: str, partition: int, hearer: Hearer) -> None:
         self._topic = topic
         self._partition = partition
         self._hearer = hearer
         self._is_given_up = False
         self._producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **client,
                 "acks": "all",
                 "enable.idempotence": True,  # the library sends again in order, and hardly ever twice
                 "linger.ms": 0,
@@ -118,7 +119,6 @@ class _Appender:
                 "reconnect.backoff.ms": 50,
                 "reconnect.backoff.max.ms": 1000,
                 "socket.nagle.disable": True,
-                "log_level": 0,
             }
         )
         self._thread = threading.Thread(
@@ -165,12 +165,12 @@ def _wait_for_reports(producer: Producer, is_given_up: Callable[[], bool]) -> No
 class _Reader:
     """A consumer without a group, and the thread that reads by it when it is asked to."""
 
-    def __init__(self, bootstrap: str, topic: str, partition: int, hearer: Hearer) -> None:
+    def __init__(self, client: Client, topic: str, partition: int, hearer: Hearer) -> None:
         self._topic = topic
         self._partition = partition
         self._hearer = hearer
         self._config: dict[str, Any] = {
-            "bootstrap.servers": bootstrap,
+            **client,
             "group.id": f"{topic}-readers",  # the library wants one, and never joins it
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
@@ -178,7 +178,6 @@ class _Reader:
             "fetch.wait.max.ms": 100,
             "fetch.message.max.bytes": 4 * MIB,  # a larger record comes all the same, alone
             "queued.max.messages.kbytes": 32 * 1024,
-            "log_level": 0,
         }
         self._condition = threading.Condition()
         self._wanted: tuple[int, int] | None = None

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from headrace.storage.kafka.cluster_url import ClusterUrl
+from headrace.storage.kafka.cluster_url import Client, ClusterUrl
 from headrace.storage.kafka.envelope import uuid_of
 from headrace.storage.kafka.journal_reader import KafkaJournalReader
 from headrace.storage.kafka.log_fold import MissingRecords
@@ -32,11 +32,12 @@ _UNKNOWN: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITI
 
 
 class PartitionReader:
-    """One partition of a topic, read through the brokers `bootstrap`. Connects when something is asked. `timeout_s`: for
-    so long Kafka may say nothing."""
+    """One partition of a topic, read by clients with the settings `client`. Connects when something is asked.
+    `timeout_s`: for so long Kafka may say nothing."""
 
-    def __init__(self, bootstrap: str, topic: str, partition: int, timeout_s: float = TIMEOUT_S) -> None:
-        self._bootstrap = bootstrap
+    def __init__(self, client: Client, topic: str, partition: int, timeout_s: float = TIMEOUT_S) -> None:
+        self._client = client
+        self._bootstrap = client["bootstrap.servers"]
         self._topic = topic
         self._partition = partition
         self._timeout_s = timeout_s
@@ -46,7 +47,7 @@ class PartitionReader:
         if self._idle:
             return self._idle.pop()
         config: dict[str, Any] = {
-            "bootstrap.servers": self._bootstrap,
+            **self._client,
             "group.id": f"{self._topic}-readers",  # the library wants one, and never joins it
             "enable.auto.commit": False,
             "enable.partition.eof": True,
@@ -55,7 +56,6 @@ class PartitionReader:
             "fetch.wait.max.ms": 5,  # nobody waits for what is not there yet, and the next range would wait for that
             "fetch.message.max.bytes": 4 * MIB,  # a larger record comes all the same, alone
             "queued.max.messages.kbytes": 32 * 1024,
-            "log_level": 0,
         }
         try:
             return Consumer(config)
@@ -147,6 +147,6 @@ def shard_reader(
     """Return a reader of the journal of one shard of a cluster, whose journal has this id in Kafka. Asks nothing yet."""
     return KafkaJournalReader(
         uuid_of(topic_id, shard),
-        PartitionReader(url.bootstrap, url.journal, shard, timeout_s),
-        PartitionReader(url.bootstrap, url.snapshots, shard, timeout_s),
+        PartitionReader(url.client, url.journal, shard, timeout_s),
+        PartitionReader(url.client, url.snapshots, shard, timeout_s),
     )

@@ -48,7 +48,7 @@ class Registry:
     def __init__(self, url: ClusterUrl) -> None:
         """Begin without a word to Kafka. Raises KafkaUnusable."""
         self._url = url
-        config: dict[str, Any] = {"bootstrap.servers": url.bootstrap, "log_level": 0}
+        config = url.client
         try:
             self._consumer = Consumer(
                 {
@@ -119,14 +119,7 @@ class Registry:
         self._send()
 
     def _made(self) -> Producer:
-        return Producer(
-            {
-                "bootstrap.servers": self._url.bootstrap,
-                "log_level": 0,
-                "acks": "all",
-                "enable.idempotence": True,
-            }
-        )
+        return Producer({**self._url.client, "acks": "all", "enable.idempotence": True})
 
     def _send(self) -> None:
         while self._outbox:
@@ -201,7 +194,7 @@ def remove_node(url: ClusterUrl, topic_id: str, name: str) -> str:
         known = roster.nodes.get(name)
         if known is None:
             raise UnknownNode(name, sorted(roster.nodes))
-        if any(node_of(member) == name for member in members_of(url.bootstrap, group_of(url.shards))):
+        if any(node_of(member) == name for member in members_of(url, group_of(url.shards))):
             raise NodeLives(name, known.entry.peer)
         registry.write(node_key(name), None)
         return known.entry.peer
@@ -211,18 +204,18 @@ def remove_node(url: ClusterUrl, topic_id: str, name: str) -> str:
 
 def presence_now(url: ClusterUrl, topic_id: str, shards: int) -> Presence:
     """Return who is there and owns what, as of now. Raises KafkaUnusable."""
-    return presence(roster_now(url, topic_id), shards, members_of(url.bootstrap, group_of(url.shards)))
+    return presence(roster_now(url, topic_id), shards, members_of(url, group_of(url.shards)))
 
 
 def _record(message: Any) -> Record:
     return message.offset(), message.key(), message.value()
 
 
-def members_of(bootstrap: str, group: str) -> dict[str, list[int]]:
+def members_of(url: ClusterUrl, group: str) -> dict[str, list[int]]:
     """Return the members of a group of Kafka, by the name that each has given itself, with the partitions that it is
     named for. A Kafka that has never had a group makes what it needs for one when it is asked first, and says meanwhile
     that it cannot answer: so it is asked again. Raises KafkaUnusable."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin = AdminClient(url.client)
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
@@ -232,7 +225,9 @@ def members_of(bootstrap: str, group: str) -> dict[str, list[int]]:
             if reason.code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return {}
             if time.monotonic() >= deadline:
-                raise KafkaUnusable(f"{bootstrap}: group {group}: {reason.str() or reason.name()}") from error
+                raise KafkaUnusable(
+                    f"{url.bootstrap}: group {group}: {reason.str() or reason.name()}"
+                ) from error
         time.sleep(AGAIN_S)
 
 

@@ -27,6 +27,7 @@ from headrace.storage.kafka.cluster_url import ClusterUrl
 
 TIMEOUT_S: Final = 15.0
 SETTLED_INTERVAL_S: Final = 0.1
+_REFUSED: Final = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL)
 _COMPACTED: Final = {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"}
 
 
@@ -50,7 +51,17 @@ class Topics:
         """Reach the brokers of `url`; the first call connects. `timeout_s`: for one answer."""
         self._url = url
         self._timeout_s = timeout_s
-        self._admin = AdminClient({"bootstrap.servers": url.bootstrap, "log_level": 0})
+        self._refused = ""  # why the brokers let nobody in by these settings
+        try:
+            self._admin = AdminClient(url.client | {"error_cb": self._on_error})
+        except (KafkaException, ValueError, TypeError) as error:
+            reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+            raise KafkaUnusable(f"{url.properties_file or url.bootstrap}: {reason}") from None
+
+    def _on_error(self, error: KafkaError) -> None:
+        """Note why nobody answers, where that is known. Runs within `poll`."""
+        if error.code() in _REFUSED:
+            self._refused = error.str()
 
     def broker_count(self) -> int:
         """Return how many brokers Kafka has. Raises KafkaUnusable."""
@@ -155,5 +166,7 @@ class Topics:
             return ask()
         except KafkaException as error:
             reason = error.args[0]
+            self._admin.poll(0)  # tells what went wrong with connections
             is_missing = reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-            raise KafkaUnusable(f"{self._url.bootstrap}: {reason.str()}", is_missing) from error
+            why = f" ({self._refused})" if self._refused else ""
+            raise KafkaUnusable(f"{self._url.bootstrap}: {reason.str()}{why}", is_missing) from error

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl
+
+from headrace.kafka_properties import Properties, read_properties
 
 SCHEME: Final = "kafka"
 OPTIONS: Final = ("replication", "topics", "properties_file", "name")
@@ -33,7 +34,7 @@ class KafkaAddress:
     prefix: str
     replication: int
     topics_max: int
-    properties: tuple[tuple[str, str], ...]
+    properties: Properties
     name: str
 
     @property
@@ -72,7 +73,7 @@ def parse(url: str) -> KafkaAddress:
         prefix=prefix,
         replication=_number(options, "replication", -1),
         topics_max=_number(options, "topics", TOPICS_MAX),
-        properties=_properties(options.get("properties_file", "")),
+        properties=read_properties(options.get("properties_file", ""), OURS),
         name=options.get("name", "") or f"kafka {prefix} {','.join(sorted(places))}",
     )
 
@@ -97,24 +98,3 @@ def _number(options: dict[str, str], name: str, otherwise: int) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 1_000_000):
         raise ValueError(f"option {name} is a number from 1 on")
     return int(text)
-
-
-def _properties(path: str) -> tuple[tuple[str, str], ...]:
-    """Return the properties in a file. Raises ValueError, which repeats nothing of it."""
-    if not path:
-        return ()
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"properties_file cannot be read: {error}") from None
-    found = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        name, mark, value = line.partition("=")
-        if not mark or not name.strip():
-            raise ValueError(f"properties_file: line {number} is not name=value")
-        if name.strip() in OURS:
-            raise ValueError(f"properties_file: {name.strip()} is the broker's own")
-        found.append((name.strip(), value.strip()))
-    return tuple(found)

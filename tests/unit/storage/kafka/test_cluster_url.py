@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from urllib.parse import quote
+
 import pytest
 
 from headrace.storage.kafka.cluster_url import BadClusterUrl, ClusterUrl
@@ -36,9 +39,31 @@ def test_an_address_names_brokers_and_topics() -> None:
         ("kafka://k1:9092/grün", "the name 'grün'"),
         ("kafka://k1:9092/..", "the name '..'"),
         (f"kafka://k1:9092/{'x' * 201}", "is not 1 to 200"),
+        ("kafka://k1:9092/fleet?", "?properties_file=FILE, and nothing else"),
+        ("kafka://k1:9092/fleet?password=secret", "?properties_file=FILE, and nothing else"),
+        ("kafka://k1:9092/fleet?properties_file=/nowhere", "properties_file cannot be read"),
     ],
 )
 def test_what_is_no_address_is_said(text: str, said: str) -> None:
     with pytest.raises(BadClusterUrl) as error:
         ClusterUrl.parse(text)
     assert said in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+def test_how_clients_sign_in_stands_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "a b"
+    file.write_text("sasl.password=secret\n", encoding="utf-8")
+    url = ClusterUrl.parse(f"kafka://k1:9092/fleet?properties_file={quote(str(file))}")
+    assert url.client == {"bootstrap.servers": "k1:9092", "log_level": 0, "sasl.password": "secret"}
+    assert ClusterUrl.parse(f"kafka://k1:9092/fleet{url.query}") == url
+    assert ClusterUrl.parse("kafka://k1:9092/fleet").query == ""
+    assert "secret" not in repr(url)
+
+
+@pytest.mark.parametrize("name", ["acks", "group.id", "session.timeout.ms", "isolation.level"])
+def test_what_a_promise_rests_on_is_not_the_files_to_say(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "p"
+    file.write_text(f"{name}=0\n", encoding="utf-8")
+    with pytest.raises(BadClusterUrl, match=f"{name} is the broker's own"):
+        ClusterUrl.parse(f"kafka://k1:9092/fleet?properties_file={file}")

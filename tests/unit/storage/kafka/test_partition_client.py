@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from headrace.storage.kafka import partition_client as module
+from headrace.storage.kafka.cluster_url import client_at
 from headrace.storage.kafka.partition_client import PartitionClient
 
 WITHIN_S = 10.0
@@ -109,7 +110,7 @@ def heard() -> Heard:
 
 @pytest.fixture
 def client(heard: Heard) -> Any:
-    heard.client = client = PartitionClient("127.0.0.1:1", "t", 0, heard)
+    heard.client = client = PartitionClient(client_at("127.0.0.1:1"), "t", 0, heard)
     yield client
     client.close()
 
