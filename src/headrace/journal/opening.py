@@ -32,7 +32,7 @@ from headrace.journal.segment import SegmentHeader, base_offset_of, file_name, s
 from headrace.journal.tail import Tail, open_to_append, rewrite
 from headrace.journal.walk import is_compacted
 from headrace.journal.watermark import NAME as WATERMARK_NAME
-from headrace.journal.watermark import UNKNOWN, Times, WatermarkState, read_slots
+from headrace.journal.watermark import UNKNOWN, Times, WatermarkState, read_slots, without_slots
 
 
 class Recovered:
@@ -190,6 +190,8 @@ class Recovery:
         on."""
         end = tail.segment.end_offset
         newest = self._slots[0] if self._slots else WatermarkState(header.uuid, 0, 0, 0)
+        if not self._slots and end:  # the file was there before the first record was
+            newest = without_slots(self._disk, self._data_dir, header.uuid)
         known_durable = max(tail.durable_offset, self._slots[1].durable_offset if len(self._slots) > 1 else 0)
         if end < known_durable:
             path, position = str(tail.segment.path), tail.segment.size

@@ -44,7 +44,7 @@ from headrace.journal.segment import (
 )
 from headrace.journal.voids import add_voids
 from headrace.journal.watermark import NAME as WATERMARK
-from headrace.journal.watermark import WatermarkState
+from headrace.journal.watermark import WatermarkState, without_slots
 
 DAMAGED = "damaged"
 
@@ -114,7 +114,7 @@ class Repair:
     def _publish(self, end: int) -> str:
         """Publish the end, as the first step: should there be no second one, the offsets of before count no more, and
         nothing says that less was lost."""
-        newest = self.report.state or WatermarkState(self._uuid, 0, 0, 0)
+        newest = self.report.state or without_slots(self._disk, self.data_dir, self._uuid)
         last_us, sequence, start = newest.last_timestamp_us, newest.sequence, newest.start_offset
         complete = min(newest.complete_offset, end)
         state = WatermarkState(self._uuid, self._epoch, end, end, last_us, sequence, start, complete)
@@ -122,7 +122,8 @@ class Repair:
         if self.report.state is None:
             self._keep(self.data_dir / WATERMARK)
         self._disk.replace(self.data_dir / WATERMARK, state.pack_page())
-        return f"the epoch rises to {self._epoch}; the high watermark is {end}"
+        said = f"the epoch rises to {self._epoch}; the high watermark is {end}"
+        return said if self.report.state else f"{said}; an older headrace will refuse the journal"
 
     def _set_aside_all(self) -> list[str]:
         done = []

@@ -235,6 +235,18 @@ def _unpack_times(page: bytes, uuid: bytes) -> Times | None:
     return Times(base_offset, min_us, max_us) if found == uuid else None
 
 
+def without_slots(disk: Disk, data_dir: Path, uuid: bytes) -> WatermarkState:
+    """Return what is known of a journal of which no slot is whole: the marks behind them, where the file is still there.
+    Which version it needs nobody knows any more, so that it is the highest: what is older refuses it. Raises OSError."""
+    try:
+        data = disk.read_file(data_dir / NAME)
+    except FileNotFoundError:
+        data = b""
+    start = _unpack_mark(data, _START_POSITION, _START_MAGIC, uuid)
+    complete = _unpack_mark(data, _COMPLETE_POSITION, _COMPLETE_MAGIC, uuid)
+    return WatermarkState(uuid, 0, 0, 0, start_offset=start, complete_offset=complete, version=STORES_VERSION)
+
+
 def read_slots(disk: Disk, data_dir: Path) -> list[WatermarkState]:
     """Return the whole slots, newest first; empty if there is no file. Raises CorruptFile if none is whole,
     ShardedDirectory, UnsupportedFormat."""

@@ -18,6 +18,7 @@ from headrace.journal.reader import JournalReader
 from headrace.journal.repair import Repair
 from headrace.journal.snapshot import SnapshotWriter
 from headrace.journal.voids import VOIDS_MAX
+from headrace.journal.watermark import STORES_VERSION, VERSION
 from unit.journal.log_at import filled, opened
 from unit.journal.test_restore import killed
 
@@ -208,3 +209,27 @@ def test_what_the_journal_says_of_its_beginning_stays(tmp_path: Path) -> None:
     assert reader.complete_offset() == 6
     content(tmp_path)
     assert reader.complete_offset() == 6
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_journal_that_no_slot_speaks_of_is_refused_by_an_older_headrace(
+    tmp_path: Path, is_there: bool
+) -> None:
+    """What its records speak of, streams or stores, nobody has written down elsewhere."""
+    filled(tmp_path, BODIES)
+    log = opened(tmp_path)
+    log._watermark.publish_complete(6)
+    log.close()
+    assert JournalReader(tmp_path).version == VERSION
+    if is_there:
+        hurt(tmp_path / "watermark", 20)
+        hurt(tmp_path / "watermark", 532)
+        with Repair(tmp_path) as repair:
+            repair.plan()
+            assert "an older headrace will refuse the journal" in repair.run()[0]
+    else:
+        (tmp_path / "watermark").unlink()
+    content(tmp_path)
+    reader = JournalReader(tmp_path)
+    assert reader.version == STORES_VERSION
+    assert reader.complete_offset() == (6 if is_there else 0)
