@@ -122,6 +122,7 @@ TESTED_TOGETHER = {
         "headrace/core/shards/stream_settings.py",
     ],
     "tests/unit/core/shards/test_group_members.py": [
+        "headrace/core/shards/enrolments.py",
         "headrace/core/shards/far_link.py",
         "headrace/core/shards/group_wires.py",
     ],
@@ -130,7 +131,10 @@ TESTED_TOGETHER = {
         "headrace/core/ports/queue_reader.py",
         "headrace/core/ports/waiting.py",
     ],
-    "tests/unit/core/outbound/test_clusters.py": ["headrace/core/outbound/trimming.py"],
+    "tests/unit/core/outbound/test_clusters.py": [
+        "headrace/core/outbound/cluster_readers.py",
+        "headrace/core/outbound/trimming.py",
+    ],
     "tests/unit/core/inbound/test_consuming.py": ["headrace/core/ports/reading.py"],
     "tests/unit/core/inbound/test_far_queues.py": [
         "headrace/core/inbound/queue_talk.py",
@@ -345,8 +349,6 @@ def test_no_function_has_more_than_twelve_branches() -> None:
 
 # Larger than any class of core should be, from before the limit was held: methods and lines, which may only fall.
 LARGE_CLASSES = {
-    "Clusters": (36, 447),
-    "GroupMembers": (35, 348),
     "Link": (51, 263),
     "Neighbours": (60, 657),
 }

@@ -105,7 +105,7 @@ def _late(neighbours: Neighbours) -> int:
 
 
 def _refused(neighbours: Neighbours) -> int:
-    return neighbours.members.refused
+    return neighbours.members.enrolments.refused
 
 
 def _held_s(neighbours: Neighbours) -> float:

@@ -128,7 +128,7 @@ class ClusterRows:
                     yield queue if named else None, cluster, Place(number, cluster.cluster_id)
 
     def _whole(self, queue: TopicQueue) -> QueueRow:
-        consumers = sum([self._clusters.consumers_of(cluster) for cluster in queue.clusters.values()])
+        consumers = sum([self._clusters.readers.consumers_of(cluster) for cluster in queue.clusters.values()])
         return QueueRow(
             queue.tenant,
             queue.topic.decode("utf-8"),
@@ -147,7 +147,7 @@ class ClusterRows:
         kept = (queue.tenant, topic, queue.count, int(queue.bytes))
         if cluster is None:
             return ClusterRow(*kept, None, 0, 0, 0, 0, 0.0, self._age(queue, int(queue.first)))
-        attendance = self._clusters.attendance(cluster)
+        attendance = self._clusters.readers.attendance(cluster)
         return ClusterRow(
             *kept,
             cluster.name.decode("utf-8"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.core.outbound.clusters import Guest
+from headrace.core.outbound.cluster_readers import Guest
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.voice import Draught, Voice

@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from headrace.core.broker import Broker
-from headrace.core.outbound.clusters import Guest
+from headrace.core.outbound.cluster_readers import Guest
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.voice import Draught, Voice

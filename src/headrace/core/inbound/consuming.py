@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final, cast
 from mypy_extensions import i64
 
 from headrace.core.commit import Deferred, GroupCommit
-from headrace.core.outbound.clusters import CONSUMERS_MAX, Caller, Clusters, Guest, Pull
+from headrace.core.outbound.cluster_readers import Caller, Guest, Pull
+from headrace.core.outbound.clusters import CONSUMERS_MAX, Clusters
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.voice import Voice
@@ -203,7 +204,7 @@ class Consuming(Requests):
             code = self._make(tenant, topic, name, maker)
         guest.joining += 1
         if not code:
-            self.clusters.joins(tenant.name, topic, name, 1)
+            self.clusters.readers.joins(tenant.name, topic, name, 1)
         self._commit.defer(_Joined(self, guest, sn, topic, name, code))
 
     def refusal(self, link: Link, topic: bytes, name: bytes) -> int:
@@ -274,7 +275,7 @@ class Consuming(Requests):
         """Answer a JOIN: the cluster is there, or `code` says why it is not."""
         guest.joining -= 1
         if not code:
-            self.clusters.joins(self._fold.tenant_of(guest.link).name, topic, name, -1)
+            self.clusters.readers.joins(self._fold.tenant_of(guest.link).name, topic, name, -1)
         if guest.link.closed:
             return
         cluster = self._found(guest, topic, name)

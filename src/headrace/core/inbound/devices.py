@@ -18,7 +18,7 @@ from headrace.core.inbound.claims import Claimant, Owners
 from headrace.core.inbound.connect import Sessions
 from headrace.core.inbound.consuming import Consuming, Requests
 from headrace.core.inbound.gate import Gate, weight_of
-from headrace.core.outbound.clusters import Caller
+from headrace.core.outbound.cluster_readers import Caller
 from headrace.core.ports.access import PENDING, LinkRights, SignIn, SignInListener
 from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import HELD_FOR_HOME, Link, WorkerPort

@@ -16,7 +16,8 @@ from mypy_extensions import i64
 
 from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.inbound.consuming import Consuming, Requests
-from headrace.core.outbound.clusters import CONSUMERS_MAX, PULLS_MAX, Caller
+from headrace.core.outbound.cluster_readers import Caller
+from headrace.core.outbound.clusters import CONSUMERS_MAX, PULLS_MAX
 from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.reading import Reading
 from headrace.core.ports.voice import Voice

@@ -24,7 +24,7 @@ from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.event import Subscribed, SubscriptionRow, Unsubscribed
 from headrace.core.shards.alone import Alone
-from headrace.core.shards.group_members import Enrolment
+from headrace.core.shards.enrolments import Enrolment
 from headrace.core.state.session import Session, Subscription, session_of
 from headrace.core.state.subscription_tree import memory_of
 from headrace.core.state.subscriptions import subscription_from

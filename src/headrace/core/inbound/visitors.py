@@ -12,7 +12,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from headrace.core.inbound.consuming import Consuming
-from headrace.core.outbound.clusters import Guest
+from headrace.core.outbound.cluster_readers import Guest
 from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import WorkerPort
 from headrace.core.ports.voice import Draught, Voice

@@ -8,22 +8,21 @@ What is raised when a consumer is given or told something costs that one its con
 
 from __future__ import annotations
 
-import math
-from collections import OrderedDict, deque
+from collections import deque
 from typing import Final
 
 from mypy_extensions import i64
 
 from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.outbound.cluster_readers import ClusterReaders, Consumer, Guest, Live, Pull
 from headrace.core.outbound.spilling import Spilling
 from headrace.core.outbound.trimming import Trimming
-from headrace.core.outbound.unused import Readers, Unused
+from headrace.core.outbound.unused import Unused
 from headrace.core.ports.journal import NOT_NOW
-from headrace.core.ports.link import Link, WorkerPort
+from headrace.core.ports.link import WorkerPort
 from headrace.core.ports.queue_reader import QueueReader
-from headrace.core.ports.reading import Reading
 from headrace.core.ports.timers import Timer, Timers
-from headrace.core.ports.voice import Draught, Voice
+from headrace.core.ports.voice import Draught
 from headrace.core.ports.waiting import QueueOwner, Waiting, Waker
 from headrace.core.records.message import Message
 from headrace.core.records.message_id import JournalName
@@ -46,88 +45,9 @@ _RESERVED: Final = 256  # at a time, beyond what is asked for
 PULLS_MAX: Final = 1024  # that wait on one connection
 CONSUMERS_MAX: Final = 10_000  # of one connection
 _FORGOTTEN: Final = 1000  # messages that are done with, of which something is remembered
-_RATE_OVER_MS: Final = 10_000  # what happened longer ago counts for less and less
 
 
-class Consumer:
-    """One device's part in a cluster, on one connection. `asking`: its PULLs that are not answered."""
-
-    def __init__(self, guest: Guest, sn: bytes, cluster: Cluster) -> None:
-        self.guest = guest
-        self.sn = sn
-        self.cluster = cluster
-        self.asking: i64 = 0
-        self.reading = Reading(guest.link, guest.voice.device(sn), cluster.queue.topic)
-        self.holds: dict[int, Draw] = {}
-
-
-class Pull:
-    """A PULL that is not answered: `over` says that its consumer has left."""
-
-    def __init__(self, consumer: Consumer, most: i64, until_ms: int) -> None:
-        self.consumer = consumer
-        self.most: i64 = most
-        self.until_ms = until_ms
-        self.timer: Timer | None = None
-        self.reserving = False
-        self.over = False
-
-
-class Caller:
-    """One connection whose devices ask for something of topic queues."""
-
-    def __init__(self, link: Link, voice: Voice) -> None:
-        self.link = link
-        self.voice = voice
-
-
-class Guest(Caller):
-    """A connection as the clusters of this shard see it: its consumers, by SN, topic and cluster, and its PULLs in order.
-    `joining`: JOINs that are not durable yet."""
-
-    def __init__(self, link: Link, voice: Voice) -> None:
-        super().__init__(link, voice)
-        self.joining: i64 = 0
-        self.consumers: dict[tuple[bytes, bytes, bytes], Consumer] = {}
-        self.pulls: deque[Pull] = deque()
-
-
-class _Live:
-    """What a cluster has while the broker runs: its consumers, who waits, and when what is held is overdue. Those in
-    `idle` are to be told of messages: they have no PULL, and were told of none since the last one."""
-
-    def __init__(self) -> None:
-        self.consumers: dict[Consumer, None] = {}
-        self.idle: OrderedDict[Consumer, None] = OrderedDict()
-        self.waiting: OrderedDict[Guest, None] = OrderedDict()
-        self.deadlines: deque[Draw] = deque()
-        self.by_id: dict[bytes, list[int]] = {}  # what is held or was given back
-        self.timer: Timer | None = None
-        self.unread = False  # the next message cannot be read now
-        self.reserving: i64 = 0
-        self._acked = 0.0  # a second, as of `_acked_ms`
-        self._acked_ms = 0
-
-    def acked(self, count: int, now_ms: int) -> None:
-        """Count acknowledgements."""
-        self._acked = self.acked_per_s(now_ms) + count * 1000 / _RATE_OVER_MS
-        self._acked_ms = now_ms
-
-    def acked_per_s(self, now_ms: int) -> float:
-        """Return how many messages were acknowledged in a second lately: the mean, weighted by exp(-age / 10 s)."""
-        return self._acked * math.exp((self._acked_ms - now_ms) / _RATE_OVER_MS)
-
-
-class Attendance:
-    """The readers of a cluster: consumers, connections that wait with a PULL, and messages acknowledged a second."""
-
-    def __init__(self, consumers: int, waiting: int, acked_per_s: float) -> None:
-        self.consumers = consumers
-        self.waiting = waiting
-        self.acked_per_s = acked_per_s
-
-
-class Clusters(Readers, Waker):
+class Clusters(Waker):
     """Gives the messages of topic queues to consumers, and takes their acknowledgements. `trimming` keeps their
     limits."""
 
@@ -150,59 +70,10 @@ class Clusters(Readers, Waker):
         self._worker = worker
         self._timers = timers
         self._settings = worker.settings
-        self._live: dict[Cluster, _Live] = {}
-        self._used: dict[int, Cluster] = {}  # of those in `_live`, by number
+        self.readers = ClusterReaders(fold, worker)
         self._changed: dict[TopicQueue, None] = {}  # messages have come
-        # By tenant and topic: names of clusters, and how many JOINs to each are on their way
-        self._joining: dict[tuple[str, bytes], dict[bytes, int]] = {}
         self.trimming = Trimming(fold, commit, reader, timers, worker)
-        self.unused = self.trimming.unused = Unused(self, commit, worker)
-
-    def live(self, cluster: Cluster) -> _Live:
-        found = self._live.get(cluster)
-        if found is None:
-            found = self._live[cluster] = _Live()
-            self._used[cluster.cluster_id] = cluster
-        return found
-
-    def forget(self, number: int) -> None:
-        cluster = self._used.get(number)
-        if cluster is not None and number not in self._fold.queues.clusters:
-            del self._used[number]
-            timer = self._live.pop(cluster).timer
-            if timer is not None:
-                timer.cancel()
-
-    def consumers_of(self, cluster: Cluster) -> int:
-        live = self._live.get(cluster)
-        return 0 if live is None else len(live.consumers)
-
-    def joins(self, tenant: str, topic: bytes, name: bytes, more: int) -> None:
-        """Note that so many JOINs more are on their way to a cluster, or fewer."""
-        found = self._joining.setdefault((tenant, topic), {})
-        found[name] = found.get(name, 0) + more
-        if found[name] <= 0:
-            del found[name]
-        if not found:
-            del self._joining[(tenant, topic)]
-
-    def is_joined(self, queue: TopicQueue, cluster: Cluster | None = None) -> bool:
-        found = self._joining.get((queue.tenant, queue.topic), {})
-        return len(found) > 0 if cluster is None else cluster.name in found
-
-    def readers(self, cluster: Cluster, most: int) -> list[str]:
-        """Return the client ids of some of the consumers of a cluster."""
-        live = self._live.get(cluster)
-        consumers = [] if live is None else list(live.consumers)[:most]
-        return [consumer.guest.voice.device(consumer.sn) for consumer in consumers]
-
-    def attendance(self, cluster: Cluster) -> Attendance:
-        """Tell who reads a cluster now, and how fast."""
-        live = self._live.get(cluster)
-        if live is None:
-            return Attendance(0, 0, 0.0)
-        per_s = live.acked_per_s(self._worker.clock.mono_ms)
-        return Attendance(len(live.consumers), len(live.waiting), per_s)
+        self.unused = self.trimming.unused = Unused(self.readers, commit, worker)
 
     # Messages come
 
@@ -230,7 +101,7 @@ class Clusters(Readers, Waker):
 
     def serve(self, cluster: Cluster) -> None:
         """Give what waits to those who have asked, the longest waiting first; notify others of the rest."""
-        live = self._live.get(cluster)
+        live = self.readers.used.get(cluster)
         if live is None:
             return
         left = len(live.waiting)
@@ -241,12 +112,12 @@ class Clusters(Readers, Waker):
         if cluster.available() > 0 and not live.waiting:
             self._notify(cluster, live)
 
-    def _gives(self, cluster: Cluster, live: _Live) -> bool:
+    def _gives(self, cluster: Cluster, live: Live) -> bool:
         """Return whether somebody who asks may get something: else nobody need be asked."""
         is_full = len(cluster.in_flight) >= cluster.queue.limits.cluster_in_flight_max
         return cluster.available() > 0 and not live.unread and not is_full
 
-    def _notify(self, cluster: Cluster, live: _Live) -> None:
+    def _notify(self, cluster: Cluster, live: Live) -> None:
         available = cluster.available()
         left: i64 = min(available, len(live.idle))
         while left > 0:
@@ -268,7 +139,7 @@ class Clusters(Readers, Waker):
         if consumer is None or consumer.cluster is not cluster:
             consumer = Consumer(guest, sn, cluster)
             guest.consumers[key] = consumer
-        live = self.live(cluster)
+        live = self.readers.live(cluster)
         live.consumers[consumer] = None
         if consumer.asking == 0:
             live.idle[consumer] = None
@@ -302,7 +173,7 @@ class Clusters(Readers, Waker):
 
     def _gone(self, consumer: Consumer) -> None:
         cluster, guest = consumer.cluster, consumer.guest
-        live = self.live(cluster)
+        live = self.readers.live(cluster)
         cluster.used_us = self._worker.clock.now_us
         live.consumers.pop(consumer, None)
         live.idle.pop(consumer, None)
@@ -321,7 +192,7 @@ class Clusters(Readers, Waker):
         if len(guest.pulls) >= PULLS_MAX:
             raise ProtocolError(rc.RECEIVE_MAXIMUM_EXCEEDED, "more PULLs than may wait")
         pull.consumer.asking += 1
-        self.live(pull.consumer.cluster).idle.pop(pull.consumer, None)
+        self.readers.live(pull.consumer.cluster).idle.pop(pull.consumer, None)
         guest.pulls.append(pull)
         if len(guest.pulls) == 1:
             self.answer_pulls(guest)
@@ -349,7 +220,7 @@ class Clusters(Readers, Waker):
     def _asks_less(self, consumer: Consumer) -> None:
         """Note that a PULL of a consumer is answered."""
         consumer.asking -= 1
-        live = self.live(consumer.cluster)
+        live = self.readers.live(consumer.cluster)
         if consumer.asking == 0 and consumer in live.consumers:
             live.idle[consumer] = None
 
@@ -377,7 +248,7 @@ class Clusters(Readers, Waker):
         if not found and self._worker.clock.mono_ms < pull.until_ms:
             self._wait(pull)
             return False
-        live = self.live(cluster)
+        live = self.readers.live(cluster)
         live.waiting.pop(consumer.guest, None)
         voice.pulled(consumer.sn, found)
         if found:
@@ -391,7 +262,7 @@ class Clusters(Readers, Waker):
 
     def _wait(self, pull: Pull) -> None:
         guest = pull.consumer.guest
-        self.live(pull.consumer.cluster).waiting[guest] = None
+        self.readers.live(pull.consumer.cluster).waiting[guest] = None
         if pull.timer is None:
             pull.timer = _PullOver(self, guest)
             self._timers.schedule(pull.until_ms, pull.timer)
@@ -404,7 +275,7 @@ class Clusters(Readers, Waker):
         last: i64 = min(queue.next_serial - 1, max(cluster.next, queue.first) + most - 1)
         if last <= cluster.sent_limit or last < cluster.next:
             return False
-        live = self.live(cluster)
+        live = self.readers.live(cluster)
         if live.reserving < last:
             limit: i64 = last + _RESERVED
             numbers = [cluster.cluster_id, int(limit)]
@@ -439,7 +310,7 @@ class Clusters(Readers, Waker):
             ref = cluster.queue.ref_at(serial, cluster)
             message = self.reader.fetch(cluster.queue, serial, ref)
             if message is NOT_NOW:
-                self.live(cluster).unread = True
+                self.readers.live(cluster).unread = True
                 self._unread.add(cluster, self)
                 break
             left -= 1
@@ -460,7 +331,7 @@ class Clusters(Readers, Waker):
         """Look whether what could not be read can be by now. False if the cluster does not wait, or has ended."""
         if not isinstance(owner, Cluster):
             return False
-        live = self._live.get(owner)
+        live = self.readers.used.get(owner)
         if live is None or not live.unread:
             return False
         live.unread = False
@@ -473,7 +344,7 @@ class Clusters(Readers, Waker):
         found = self.journal_name.id_of(message)
         draw = Draw(serial, found, self._worker.clock.mono_ms + self._settings.visibility_ms, consumer)
         draught = Draught(found, redelivered, message)
-        live = self.live(cluster)
+        live = self.readers.live(cluster)
         serials = live.by_id.setdefault(found, [])
         if serial not in serials:
             serials.append(serial)
@@ -497,7 +368,7 @@ class Clusters(Readers, Waker):
     def ack(self, cluster: Cluster, ids: list[bytes]) -> bool:
         """Finish messages that are acknowledged. False if one of them is not known, or was done with before; the others
         are finished."""
-        live = self.live(cluster)
+        live = self.readers.live(cluster)
         is_full = len(cluster.in_flight) >= cluster.queue.limits.cluster_in_flight_max
         numbers = [cluster.cluster_id]
         known = True
@@ -518,7 +389,7 @@ class Clusters(Readers, Waker):
                 self.serve(cluster)
         return known
 
-    def _tidy(self, cluster: Cluster, live: _Live) -> None:
+    def _tidy(self, cluster: Cluster, live: Live) -> None:
         """Forget what is remembered of messages that are done with, once it is more than what is needed."""
         most = 2 * (len(cluster.in_flight) + len(cluster.returned)) + _FORGOTTEN
         if len(live.deadlines) > most:
@@ -542,7 +413,7 @@ class Clusters(Readers, Waker):
 
     def overdue(self, cluster: Cluster) -> None:
         """Give back what consumers have held for too long, and look again when the next one is due."""
-        live = self.live(cluster)
+        live = self.readers.live(cluster)
         live.timer = None
         now_ms = self._worker.clock.mono_ms
         deadlines = live.deadlines

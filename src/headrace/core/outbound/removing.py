@@ -76,7 +76,7 @@ class Removing:
             raise InUse(f"frames.queue_topics names {text}: it would be there again at the next start")
         for cluster in queue.clusters.values():
             self._check_unread(cluster)
-        if self._clusters.is_joined(queue):
+        if self._clusters.readers.is_joined(queue):
             raise InUse(f"somebody joins a cluster of {text} just now")
         left = queue.unfinished()
         if left and not force:
@@ -93,7 +93,7 @@ class Removing:
         if cluster is None or self._clusters.unused.ends(cluster):
             raise NotThere(f"{topic.decode('utf-8')} has no cluster {name.decode('utf-8')}")
         self._check_unread(cluster)
-        if self._clusters.is_joined(queue, cluster):
+        if self._clusters.readers.is_joined(queue, cluster):
             raise InUse(f"somebody joins {name.decode('utf-8')} just now")
         numbers = [cluster.cluster_id, DROP_REMOVED]
         return self._begin(queue, cluster, CLUSTER_ENDED, numbers, self._worker.clock.now_us)
@@ -105,9 +105,9 @@ class Removing:
         return queue
 
     def _check_unread(self, cluster: Cluster) -> None:
-        count = self._clusters.consumers_of(cluster)
+        count = self._clusters.readers.consumers_of(cluster)
         if count:
-            named = ", ".join(self._clusters.readers(cluster, _NAMED))
+            named = ", ".join(self._clusters.readers.readers(cluster, _NAMED))
             more = f" and {count - _NAMED} more" if count > _NAMED else ""
             raise InUse(
                 f"cluster {cluster.name.decode('utf-8')} is read by {named}{more}: they have to leave first"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.outbound.cluster_readers import ClusterReaders
 from headrace.core.ports.link import WorkerPort
 from headrace.core.records.elapsed import elapsed_us
 from headrace.core.records.queue_record import CLUSTER_ENDED, QUEUE_UNUSED, number_record
@@ -21,26 +22,10 @@ if TYPE_CHECKING:
 _RESTARTED_MS: Final = 3_600_000  # for so long consumers may come back after a start
 
 
-class Readers:
-    """Knows who reads the clusters of a shard."""
-
-    def consumers_of(self, cluster: Cluster) -> int:
-        """Return how many consumers a cluster has now."""
-        raise NotImplementedError
-
-    def is_joined(self, queue: TopicQueue, cluster: Cluster | None = None) -> bool:
-        """Return whether a JOIN is on its way, to this cluster or to any of a queue, also to one that is not there."""
-        raise NotImplementedError
-
-    def forget(self, number: int) -> None:
-        """Let go of what is known of a cluster that has ended."""
-        raise NotImplementedError
-
-
 class Unused:
     """Ends clusters and queues of one shard. `readers` knows who reads them."""
 
-    def __init__(self, readers: Readers, commit: GroupCommit, worker: WorkerPort) -> None:
+    def __init__(self, readers: ClusterReaders, commit: GroupCommit, worker: WorkerPort) -> None:
         self._readers = readers
         self._commit = commit
         self._clock = worker.clock

@@ -11,7 +11,7 @@ from headrace.core.outbound.routing import Passing
 
 if TYPE_CHECKING:
     from headrace.core.records.message import Copy
-    from headrace.core.shards.group_members import Enrolment
+    from headrace.core.shards.enrolments import Enrolment
     from headrace.core.shards.holding import Held
     from headrace.core.state.session import Session
 

@@ -11,17 +11,15 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from mypy_extensions import i64
-
 from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.group_delivery import Lending
 from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.records.event import SubscriptionRow
 from headrace.core.shards import group_frames as frames
+from headrace.core.shards.enrolments import Enrolments
 from headrace.core.shards.group_loans import GroupLoans
 from headrace.core.shards.group_wires import GroupWires
-from headrace.core.shards.holding import Held
 from headrace.core.shards.peer import Hearing, Wire
 from headrace.core.state.away import Away, AwayListener, Borrowing, Lender, borrowing_of
 from headrace.core.state.session import Session
@@ -29,21 +27,6 @@ from headrace.core.state.state import Fold
 
 PART_BYTES: Final = 256 << 10  # of filters in one frame, about
 GRANTED_AT_ONCE: Final = 32  # entries that a home may lend to one connection, unless its window is smaller
-
-
-class Enrolment(Held):
-    """An answer that waits until the homes of these groups have a new member in their journals."""
-
-    def __init__(self, payer: Link | None, held: i64, session: Session) -> None:
-        super().__init__(payer, held)
-        self.session = session
-        self.keys: list[str] = []
-        self.until_ms = 0
-
-    def refuse(self, keys: list[str]) -> list[str]:
-        """Note that the homes of these are out of reach; `finish` comes next. Return those that the session leaves for
-        it, by a record on its way."""
-        raise NotImplementedError
 
 
 class GroupMembers(Lending):
@@ -62,14 +45,11 @@ class GroupMembers(Lending):
         self.away = Away(worker.homes, shard)
         fold.away = self.away
         self.loans = GroupLoans(self.away, fold, commit, delivery, worker)
-        self.refused = 0  # filters whose homes were out of reach
+        self.enrolments = Enrolments(self.away, commit, worker, answer_within_ms)
         self._fold = fold
         self._commit = commit
         self._worker = worker
         self._speaker = speaker
-        self._answer_within_ms = answer_within_ms
-        # As of the last timer, which waits for what came while the loop stood still: nothing else decides by time.
-        self._now_ms = 0
         self._wires = self.loans.wires
         self._number = 0
         self._connection = 0
@@ -78,15 +58,11 @@ class GroupMembers(Lending):
         self._pending: dict[tuple[int, int], dict[str, int]] = {}
         self._unanswered: dict[int, tuple[int, int, list[str]]] = {}  # by number: home, incarnation, filters
         self._enlisting: dict[int, deque[Session]] = {}  # by home: who is still to be told of on its wire
-        self._enrolled: set[tuple[int, str]] = set()  # incarnation and filter
-        self._leaving: set[tuple[int, str]] = set()  # refused: no member any more by a record on its way
         # Who has come or gone since the homes were told, by home and incarnation: all of one pass is said at once.
         self._changed: dict[tuple[int, int], _Change] = {}
         self._told: dict[
             int, set[int]
         ] = {}  # by incarnation: the homes that know of it, on the wire there is
-        self._silent: set[int] = set()  # homes that are out of reach
-        self._held: dict[int, list[Enrolment]] = {}  # by incarnation: an answer is about its session alone
 
     def begin(self) -> None:
         """Begin with the members that the journal has left: homes are told of them on each wire."""
@@ -140,7 +116,7 @@ class GroupMembers(Lending):
 
     def cut(self, home: int) -> None:
         """Note that there is no wire to a home any more."""
-        self._silent.discard(home)  # on the next wire it may answer
+        self.enrolments.silent.discard(home)  # on the next wire it may answer
         self.loans.cut(home)
         for homes in self._told.values():
             homes.discard(home)
@@ -159,17 +135,17 @@ class GroupMembers(Lending):
 
     def _note_enrolled(self, wire: Wire, frame: frames.Enrolled) -> None:
         """Note that a home has what it was told under a number, unless it was told something newer since."""
-        self._silent.discard(wire.far)
+        self.enrolments.silent.discard(wire.far)
         number = frame.number
         home, incarnation, filters = self._unanswered.pop(number, (0, 0, []))
         pending = self._pending.get((home, incarnation), {})
         for topic_filter in filters:
             if pending.get(topic_filter) == number:
                 self._forget_pending(home, incarnation, topic_filter)
-                if (incarnation, topic_filter) not in self._leaving:
-                    self._enrolled.add((incarnation, topic_filter))
+                if (incarnation, topic_filter) not in self.enrolments.leaving:
+                    self.enrolments.enrolled.add((incarnation, topic_filter))
         if filters:
-            self._release(incarnation)
+            self.enrolments.release(incarnation)
 
     def _forget_pending(self, home: int, incarnation: int, topic_filter: str) -> None:
         """Take no answer that is on its way for one about the newest state of a filter."""
@@ -245,8 +221,8 @@ class GroupMembers(Lending):
 
     def left(self, session: Session, key: str, home: int) -> None:
         """Note that a home is to be told that a session is no member any more, durably."""
-        self._leaving.discard((session.incarnation, key))
-        self._enrolled.discard((session.incarnation, key))
+        self.enrolments.leaving.discard((session.incarnation, key))
+        self.enrolments.enrolled.discard((session.incarnation, key))
         self._change(session, key, home)
 
     def _change(self, session: Session, key: str, home: int) -> None:
@@ -268,7 +244,7 @@ class GroupMembers(Lending):
             if not session.ended:
                 self._tell_change(session, home, list(change.filters))
                 self._present_first(session, home)
-            self._release(incarnation)
+            self.enrolments.release(incarnation)
 
     def _present_first(self, session: Session, home: int) -> None:
         """Tell a home, if it was not told, that the client of a new member is connected."""
@@ -288,71 +264,9 @@ class GroupMembers(Lending):
             self._pending.pop((home, session.incarnation), None)
         borrowing = borrowing_of(session)
         for key in [] if borrowing is None else borrowing.filters:
-            self._enrolled.discard((session.incarnation, key))
-            self._leaving.discard((session.incarnation, key))
-        self._release(session.incarnation)
-
-    # Answers that wait
-
-    def elsewhere(self, session: Session, topic_filter: str) -> bool:
-        """Return whether a shared subscription is at home elsewhere, and does not know this member yet."""
-        if self.away.home_of(session.tenant.name, topic_filter) < 0:
-            return False
-        return (session.incarnation, topic_filter) not in self._enrolled
-
-    def hold(self, enrolment: Enrolment) -> bool:
-        """Keep an answer back until the homes know; False if they do."""
-        if not self._missing(enrolment):
-            return False
-        enrolment.until_ms = self._worker.clock.mono_ms + self._answer_within_ms
-        self._held.setdefault(enrolment.session.incarnation, []).append(enrolment)
-        payer = enrolment.payer
-        if payer is not None:
-            self._commit.deferred_bytes += enrolment.weight
-            self._commit.charge(payer, enrolment.weight)
-        return True
-
-    def _missing(self, enrolment: Enrolment) -> list[str]:
-        """Return the filters of which homes have not said that they know."""
-        session = enrolment.session
-        if session.ended:
-            return []
-        return [key for key in enrolment.keys if (session.incarnation, key) not in self._enrolled]
-
-    def _homes_of(self, session: Session, keys: list[str]) -> set[int]:
-        """Return the homes of some filters."""
-        return {self.away.home_of(session.tenant.name, key) for key in keys}
-
-    def _is_due(self, enrolment: Enrolment) -> bool:
-        """Return whether an answer waits no longer: homes know or are out of reach, or time is over, or the session left
-        those groups."""
-        borrowing = borrowing_of(enrolment.session)
-        filters = {} if borrowing is None else borrowing.filters
-        missing = [key for key in self._missing(enrolment) if key in filters]
-        waits = any(filters[key] not in self._silent for key in missing)
-        return enrolment.until_ms <= self._now_ms or not waits
-
-    def _release(self, incarnation: int) -> None:
-        """Give the answers of one session that wait for nothing any more."""
-        due: list[Enrolment] = []
-        left: list[Enrolment] = []
-        for held in self._held.pop(incarnation, []):
-            (due if self._is_due(held) else left).append(held)
-        if left:
-            self._held[incarnation] = left
-        for held in due:
-            self._commit.ran(held)
-            try:
-                missing = self._missing(held)
-                if missing:
-                    self.refused += len(missing)
-                    if held.until_ms <= self._now_ms:
-                        self._silent |= self._homes_of(held.session, missing)
-                    gone = held.refuse(missing)
-                    self._leaving.update([(held.session.incarnation, key) for key in gone])
-                held.finish()
-            except Exception as error:  # noqa: BLE001  the others are answered
-                self._worker.contain("deferred", held.payer, error)
+            self.enrolments.enrolled.discard((session.incarnation, key))
+            self.enrolments.leaving.discard((session.incarnation, key))
+        self.enrolments.release(session.incarnation)
 
     # Connections
 
@@ -391,9 +305,7 @@ class GroupMembers(Lending):
     def on_timer(self) -> None:
         """Do what time has decided: what found no room goes back, and answers go out whose homes are out of reach."""
         self.loans.on_timer()
-        self._now_ms = self._worker.clock.mono_ms
-        for incarnation in list(self._held):
-            self._release(incarnation)
+        self.enrolments.on_timer()
 
 
 class _Change:

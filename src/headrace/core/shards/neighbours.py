@@ -27,10 +27,11 @@ from headrace.core.shards import peer
 from headrace.core.shards.alone import Alone
 from headrace.core.shards.answering import Answering
 from headrace.core.shards.asking import Asking
+from headrace.core.shards.enrolments import Enrolment
 from headrace.core.shards.followed import Followed
 from headrace.core.shards.group_frames import Meet, Welcome
 from headrace.core.shards.group_homes import GroupHomes
-from headrace.core.shards.group_members import Enrolment, GroupMembers
+from headrace.core.shards.group_members import GroupMembers
 from headrace.core.shards.group_wires import GroupWires
 from headrace.core.shards.holding import Held, Holding
 from headrace.core.shards.intake import Intake
@@ -510,10 +511,10 @@ class Neighbours(Alone, Waker):
         return self._holding.hold(held)
 
     def must_know(self, session: Session, topic_filter: str) -> bool:
-        return self.members.elsewhere(session, topic_filter)
+        return self.members.enrolments.elsewhere(session, topic_filter)
 
     def enrol(self, enrolment: Enrolment) -> bool:
-        return self.members.hold(enrolment)
+        return self.members.enrolments.hold(enrolment)
 
     # What is published here, and what of others takes effect here
 

@@ -818,7 +818,7 @@ def test_owners_without_memory_for_a_moment_lose_nothing_and_keep_nothing_for_ev
         broker = wired.broker
         assert broker.commit.deferred_bytes == 0
         assert not broker.devices.consuming._making
-        assert not any(live.consumers or live.idle for live in broker.clusters._live.values())
+        assert not any(live.consumers or live.idle for live in broker.clusters.readers.used.values())
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -15,7 +15,7 @@ from headrace.core.homes import Homes
 from headrace.core.inbound import consuming
 from headrace.core.inbound.devices import DeviceLink
 from headrace.core.outbound import clusters
-from headrace.core.outbound.clusters import Consumer, Guest
+from headrace.core.outbound.cluster_readers import Consumer, Guest
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.ports.settings import BrokerSettings
@@ -419,7 +419,7 @@ def test_a_cluster_that_ended_while_it_waited_is_not_woken() -> None:
     clusters = bench.consuming.clusters
     (cluster,) = bench.queue.clusters.values()
     bench.broker.fold.queues.ended(cluster)
-    clusters.forget(cluster.cluster_id)
+    clusters.readers.forget(cluster.cluster_id)
     bench.journal.reads_fail = False
     bench.later(5_000)
     assert notes.got == []
@@ -459,7 +459,7 @@ def _no_memory(*_: object) -> None:
 
 def test_nothing_is_remembered_of_messages_that_are_done_with() -> None:
     bench = Bench(visibility_ms=5000, queue_messages_max=100)
-    live = bench.consuming.clusters.live
+    live = bench.consuming.clusters.readers.live
     for _ in range(30):
         bench.publish(100)
         guest = bench.guest()
@@ -726,7 +726,7 @@ class Looked(OrderedDict[Consumer, None]):
 def test_whoever_was_told_of_messages_is_not_looked_at_with_each_one_that_leaves() -> None:
     bench = Bench()
     guests = [bench.guest() for _ in range(300)]
-    live = bench.broker.clusters.live(bench.queue.clusters[b"c"])
+    live = bench.broker.clusters.readers.live(bench.queue.clusters[b"c"])
     looked = live.idle = Looked(live.idle)
     bench.publish(1000)
     for guest in guests:

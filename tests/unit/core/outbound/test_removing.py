@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from frame_doors import Door, Node
-from headrace.core.outbound.clusters import Guest
+from headrace.core.outbound.cluster_readers import Guest
 from headrace.core.outbound.removing import Removal
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.record import DROP_LIMIT, DROP_REMOVED
@@ -168,7 +168,7 @@ def test_a_join_on_its_way_counts_as_a_reader() -> None:
     place.remove(force=True)
     place.node.carry()
     assert place.clusters() is None
-    assert place.shard.broker.clusters._joining == {}
+    assert place.shard.broker.clusters.readers._joining == {}
 
 
 def test_a_join_that_comes_behind_the_removal_has_a_cluster_of_its_own(place: Place) -> None:

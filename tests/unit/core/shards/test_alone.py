@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness import Harness
 from headrace.core.shards.alone import Alone
-from headrace.core.shards.group_members import Enrolment
+from headrace.core.shards.enrolments import Enrolment
 from headrace.core.shards.holding import Held
 
 SUBACK = 9

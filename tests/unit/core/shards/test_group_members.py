@@ -19,8 +19,8 @@ from headrace.core.records.message import Message
 from headrace.core.records.record import DROP_SESSION_ENDED, UPPER_ID_FIRST
 from headrace.core.shards import group_frames as frames
 from headrace.core.shards import group_members
+from headrace.core.shards.enrolments import Enrolment, Enrolments
 from headrace.core.shards.group_frames import ASKED, ENROL
-from headrace.core.shards.group_members import Enrolment, GroupMembers
 from headrace.core.shards.peer_codec import decode
 from headrace.core.state.away import borrowing_of
 from headrace.core.state.groups import Group
@@ -177,7 +177,7 @@ def test_a_home_that_is_out_of_reach_refuses_new_members(version: int) -> None:
     shards.advance(3)
     code = rc.IMPLEMENTATION_SPECIFIC_ERROR if version == 5 else 0x80
     assert [found for found in suback(client) if found >= 0x80] == [code]
-    assert shards[1].neighbours.members.refused == 1
+    assert shards[1].neighbours.members.enrolments.refused == 1
     session = client.link.session
     assert not session.subscriptions  # type: ignore[attr-defined]
     shards.join_again(0)
@@ -201,7 +201,7 @@ def test_of_all_who_join_groups_of_a_home_that_does_not_answer_one_waits() -> No
             assert suback(client) == []
             shards.advance(3)
         assert suback(client)[-1:] == [rc.IMPLEMENTATION_SPECIFIC_ERROR]
-    assert shards[1].neighbours.members.refused == 4
+    assert shards[1].neighbours.members.enrolments.refused == 4
     del shards[0].sync
     shards.carry()
     client = shards[1].client("n", version=5)
@@ -256,7 +256,7 @@ def test_what_came_while_the_shard_stood_still_is_heard_before_time_decides() ->
     shards.held = set()
     shards.carry()
     assert suback(client)[-2:] == [1, 1]
-    assert shards[1].neighbours.members.refused == 0
+    assert shards[1].neighbours.members.enrolments.refused == 0
 
 
 def test_of_two_subscribes_that_wait_both_are_refused_and_none_is_a_member() -> None:
@@ -301,13 +301,13 @@ def test_what_one_answer_of_a_home_costs_is_not_for_all_who_wait(monkeypatch: py
     for client in clients:
         client.subscribe(share, 1)
     looked = []
-    is_due = GroupMembers._is_due
+    is_due = Enrolments._is_due
 
-    def count_is_due(self: GroupMembers, enrolment: Enrolment) -> bool:
+    def count_is_due(self: Enrolments, enrolment: Enrolment) -> bool:
         looked.append(enrolment)
         return is_due(self, enrolment)
 
-    monkeypatch.setattr(GroupMembers, "_is_due", count_is_due)
+    monkeypatch.setattr(Enrolments, "_is_due", count_is_due)
     shards.held.clear()
     shards.carry()
     assert [suback(client) for client in clients] == [[1]] * 40
@@ -742,10 +742,10 @@ def remembered(shards: WiredShards) -> list[object]:
     return [
         members._pending,
         members._unanswered,
-        members._enrolled,
-        members._leaving,
+        members.enrolments.enrolled,
+        members.enrolments.leaving,
         members._told,
-        members._held,
+        members.enrolments._held,
     ]
 
 
@@ -983,7 +983,7 @@ def test_an_answer_that_comes_when_a_member_has_just_left_is_for_one_that_it_was
     journal.durable = len(journal.records)
     broker.commit.on_high_watermark(journal.durable)
     shards[1].neighbours.heard(shards.wires[1, 0][0], frames.Enrolled(number))
-    assert shards[1].neighbours.members.elsewhere(session_of(client), share)
+    assert shards[1].neighbours.members.enrolments.elsewhere(session_of(client), share)
 
 
 def test_a_home_that_answers_when_it_was_refused_makes_nobody_a_member() -> None:
