@@ -22,7 +22,7 @@ class KafkaWriter:
         self._topic = url.journal
         self._shard = shard
         self._seed = seed_of(uuid_of(topic_id, shard))
-        self._producer = Producer({"bootstrap.servers": url.bootstrap, "acks": "all"})
+        self._producer = Producer({"bootstrap.servers": url.bootstrap, "acks": "all", "log_level": 0})
         self._bits = count(1)
         self._tail = 0
         self.uuid = str(UUID(bytes=uuid_of(topic_id, shard)))

@@ -99,7 +99,7 @@ def run(job: str, **options: Any) -> None:
 @pipeline.command()
 @click.argument("job", type=click.Choice(list(JOBS)))
 @common_options
-@click.option("--journal", help="Running broker, headrace://HOST:PORT.")
+@click.option("--journal", help="Running broker, headrace://HOST:PORT, or cluster, kafka://HOST:PORT/NAME.")
 @click.option("--deploy-mode", type=click.Choice(["client", "cluster"]), help="Where the driver runs.")
 @click.option(
     "--packages", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="From `pipeline pack`."
@@ -332,7 +332,9 @@ def job_settings(job: str, config: Config) -> Any:
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the configuration.")
 @click.option("--data-dir", type=_FOLDER, help="Data directory of the broker.")
-@click.option("--journal", help="Running broker instead, headrace://HOST:PORT.")
+@click.option(
+    "--journal", help="Running broker instead, headrace://HOST:PORT, or cluster, kafka://HOST:PORT/NAME."
+)
 @click.option("--lake", metavar="LAKE", help="Folder of the Delta tables, or its URL (s3a://BUCKET/...).")
 @click.option("--conf", "confs", multiple=True, metavar="KEY=VALUE", help="Any key of Spark's configuration.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")

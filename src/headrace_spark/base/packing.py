@@ -1,8 +1,8 @@
 """What the jobs import, in one archive for machines that have only Python and Spark: `headrace pipeline pack`.
 
-The distributions are those that are installed here, as `headrace[spark]` names them and they name each other, without
-PySpark, which every machine of a cluster has; and the sources of headrace itself, without what was compiled for this
-machine. Spark unpacks the archive beside each executor (`spark.archives`), where PYTHONPATH names it.
+The distributions are those that are installed here, as `headrace[spark,kafka]` names them and they name each other,
+without PySpark, which every machine of a cluster has; and the sources of headrace itself, without what was compiled for
+this machine. Spark unpacks the archive beside each executor (`spark.archives`), where PYTHONPATH names it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _is_at(opened: BinaryIO, path: Path) -> bool:
 def _distributions() -> dict[str, Distribution]:
     """Return what the jobs need, by name. Raises EngineMissing."""
     try:
-        wanted = _required(distribution("headrace"), {"spark", "progress"})
+        wanted = _required(distribution("headrace"), {"spark", "kafka", "progress"})
     except PackageNotFoundError:
         raise EngineMissing(
             "headrace is not installed here as a package: pip install 'headrace[spark]'"

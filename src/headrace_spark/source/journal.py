@@ -19,13 +19,13 @@ from headrace.journal.selective import TimeRange
 from headrace_spark.base.errors import (
     BadOption,
     DataLoss,
+    EngineMissing,
     ForeignOffset,
     JournalMissing,
     JournalRefused,
 )
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.records.chunk import chunks
-from headrace_spark.source.kafka import kafka_journals
 from headrace_spark.source.kafka_address import FORM, KafkaAddress, is_kafka
 from headrace_spark.source.local import LocalJournal
 from headrace_spark.source.log_reader import LogReader
@@ -42,12 +42,24 @@ def open_journals(location: Path | str, token: str = "", patience: Patience = PA
     The broker may be running or not; nothing is locked. Raises JournalMissing, JournalUnreachable, JournalError.
     """
     if is_kafka(str(location)):
-        return list(kafka_journals(str(location), patience.timeout_s))
+        return _in_kafka(str(location), patience)
     if is_remote(str(location)):
         return [_opened(each, token, patience) for each in log_locations(str(location), token, patience)]
     with _readable(location):
         found = Layout.open(Path(location)).directories()
     return [_opened(str(each), token, patience) for each in found]
+
+
+def _in_kafka(location: str, patience: Patience) -> list[LogReader]:
+    """Open the journals of a cluster, by a client that an extra brings. Raises EngineMissing, and what `open_journals`
+    does."""
+    try:
+        from headrace_spark.source.kafka import kafka_journals
+    except ModuleNotFoundError as error:
+        raise EngineMissing(
+            f"{location}: {error.name} is not installed here: pip install 'headrace[spark,kafka]'"
+        ) from None
+    return list(kafka_journals(location, patience.timeout_s))
 
 
 def open_journal(location: Path | str, token: str = "", patience: Patience = PATIENT) -> LogReader:
@@ -188,9 +200,12 @@ def require_history(journal: LogReader, position: JournalOffset) -> JournalOffse
         journal.check(position.uuid, position.epoch)
         if position.offset <= (end := journal.high_watermark()):
             return position
+        how = "its files were put back as they were before, without `headrace restore`"
+        if is_kafka(journal.location):
+            how = "Kafka has lost records that it had acknowledged"
         raise ForeignOffset(
             f"the checkpoint has read journal {journal.uuid} up to offset {position.offset}, and that of "
-            f"{journal.location} ends at {end}: its files were put back as they were before, without `headrace restore`. "
+            f"{journal.location} ends at {end}: {how}. "
             "What is written from here on has the offsets of records that were read, and would be passed over: use the "
             "right data directory, or a new checkpoint and consumer"
         )

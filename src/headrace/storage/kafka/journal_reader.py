@@ -114,6 +114,8 @@ class KafkaJournalReader:
         """Return a fold that has come to the end of the log. A reading begins with the record that was taken last: if
         that is gone or another one, Kafka has lost what was read. Raises KafkaHasLost."""
         start, end = self._journal.bounds()
+        if self._fold is not None and self._fold.tail < start and not self._pinned:
+            self._fold = None  # nobody has looked for so long that what comes next is deleted
         if self._fold is None:
             self._fold = self._begun(self._newest_place(start), start)
         fold = self._fold

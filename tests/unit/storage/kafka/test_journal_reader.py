@@ -175,6 +175,19 @@ def test_what_is_deleted_is_refused_and_the_rest_begins_at_a_place() -> None:
     assert shard.reader().start_offset() == 5
 
 
+def test_a_reader_that_has_not_looked_for_long_goes_on_behind_what_was_deleted() -> None:
+    shard = Shard()
+    shard.batch(5)
+    reader = shard.reader()
+    assert reader.high_watermark() == 5
+    shard.batch(5)
+    place = shard.mark()
+    shard.batch(2)
+    shard.manifest(place)
+    shard.journal.start = place[1]
+    assert (reader.high_watermark(), reader.start_offset(), found(reader, 10)) == (12, 10, [(10, 12)])
+
+
 def test_without_a_manifest_a_floor_says_where_to_begin() -> None:
     shard = Shard()
     shard.batch(5)
