@@ -580,6 +580,7 @@ def load(
 def schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of a configuration file. What one key means to another is for `load` to say."""
     found = msgspec.json.schema(Config)
+    _describe_cluster(found["$defs"]["Config"]["properties"])
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "headrace.toml", **found}
 
 
@@ -589,7 +590,8 @@ def examine(
     """Do as `load`, but return everything that is wrong, and a configuration without it. Raises InvalidKey for a file
     that cannot be read at all."""
     tables = _read(file) if file is not None else {}
-    wrong = _assign_all(tables, environment, sets or [])
+    wrong = _spread_cluster(tables)
+    wrong += _assign_all(tables, environment, sets or [])
     spelled_out = "allow_anonymous" in tables
     bridges, sinks = _tables_of("bridge", tables, wrong), _tables_of("sinks", tables, wrong)
     sources = _tables_of("sources", tables, wrong)
@@ -621,6 +623,45 @@ def _tables_of(key: str, tables: dict[str, Any], wrong: list[InvalidKey]) -> lis
         return found
     wrong.append(InvalidKey(key, f"expected tables: [[{key}]]"))
     return []
+
+
+# The keys of `[cluster]`, and what each is called as a key of its own.
+CLUSTER_KEYS = {
+    "url": "cluster",
+    **{
+        key: key
+        for key in ("node", "peer_listen", "peer_advertise", "peer_ca", "peer_certificate", "peer_key")
+    },
+}
+
+
+def _spread_cluster(tables: dict[str, Any]) -> list[InvalidKey]:
+    """Put what stands in the table `[cluster]` where it is looked for; returns what is wrong with it."""
+    given = tables.get("cluster")
+    if not isinstance(given, dict):
+        return []
+    del tables["cluster"]
+    wrong = []
+    for name, value in given.items():
+        key = CLUSTER_KEYS.get(name)
+        if key is None:
+            near = difflib.get_close_matches(name, CLUSTER_KEYS, n=1)
+            hint = f"; did you mean cluster.{near[0]}?" if near else ""
+            wrong.append(InvalidKey(f"cluster.{name}", "unknown key" + hint))
+        elif key in tables:
+            wrong.append(InvalidKey(f"cluster.{name}", f"is given twice: `{key}` is the same"))
+        elif not isinstance(value, str):
+            wrong.append(InvalidKey(f"cluster.{name}", f"expected `str`, got `{type(value).__name__}`"))
+        else:
+            tables[key] = value
+    return wrong
+
+
+def _describe_cluster(properties: dict[str, Any]) -> None:
+    """Let the schema have the table `[cluster]` beside the key."""
+    inner = {name: properties[key] for name, key in CLUSTER_KEYS.items()}
+    table = {"type": "object", "properties": inner, "additionalProperties": False}
+    properties["cluster"] = {"anyOf": [properties["cluster"], table], "default": ""}
 
 
 def _assign_all(tables: dict[str, Any], environment: Mapping[str, str], sets: list[str]) -> list[InvalidKey]:
@@ -893,6 +934,8 @@ def _key_of_variable(name: str) -> str:
 def _assign(tables: dict[str, Any], assignment: str) -> None:
     key, separator, text = assignment.partition("=")
     path = key.strip().split(".")
+    if path[0] == "cluster" and path[1:] and path[1] in CLUSTER_KEYS:
+        path = [CLUSTER_KEYS[path[1]], *path[2:]]
     if not separator or not all(path):
         raise InvalidKey("--set", f"{assignment!r} is not of the form key=value")
     current = _default_at(path)

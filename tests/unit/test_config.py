@@ -563,6 +563,52 @@ def test_nodes_reach_each_other_on_loopback_alone_unless_they_have_certificates(
     assert error.value.key == key
 
 
+FLEET = """
+[cluster]
+url = "kafka://127.0.0.1:9092/fleet"
+node = "n0"
+peer_listen = "tcp://127.0.0.1:7000"
+"""
+
+
+def test_the_table_of_a_cluster_has_the_keys_that_stand_alone_too(tmp_path: Path) -> None:
+    file = tmp_path / "headrace.toml"
+    file.write_text(FLEET)
+    alone = ["cluster=kafka://127.0.0.1:9092/fleet", "node=n0", "peer_listen=tcp://127.0.0.1:7000"]
+    config = load(file)
+    assert config == load(None, alone)
+    assert load(None, ["cluster.url=kafka://127.0.0.1:9092/fleet", "cluster.node=n0", alone[2]]) == config
+    assert load(file, ["node=n1"]).node == load(file, ["cluster.node=n1"]).node == "n1"
+    named = {"HEADRACE_CLUSTER__URL": "kafka://127.0.0.1:9/x", "HEADRACE_CLUSTER__NODE": "n2"}
+    config = load(file, [], named)
+    assert (config.cluster, config.node, config.peer_listen) == (
+        "kafka://127.0.0.1:9/x",
+        "n2",
+        "tcp://127.0.0.1:7000",
+    )
+    file.write_text(show(config))
+    assert load(file) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[cluster]\nurk = 'x'", "cluster.urk"),
+        ("node = 'n1'\n[cluster]\nurl = 'kafka://127.0.0.1:9/x'\nnode = 'n0'", "cluster.node"),
+        ("[cluster]\nurl = 'kafka://127.0.0.1:9/x'\nnode = 3", "cluster.node"),
+        ("[cluster]\nurl = 'kafka://127.0.0.1:9/x'\n[cluster.node]\nname = 'x'", "cluster.node"),
+        ("cluster = 3", "cluster"),
+        ("[cluster]\nnode = 'n0'", "node"),
+    ],
+)
+def test_what_is_wrong_in_the_table_of_a_cluster_is_named(tmp_path: Path, text: str, key: str) -> None:
+    file = tmp_path / "headrace.toml"
+    file.write_text(text)
+    with pytest.raises(InvalidKey) as error:
+        load(file)
+    assert error.value.key == key
+
+
 def test_a_cluster_needs_an_address_one_worker_and_packets_that_fit() -> None:
     url = 'cluster="kafka://127.0.0.1:9092/fleet"'
     config = load(None, [url, "node=n0"])
