@@ -6,6 +6,7 @@ holds. It may bring rules of its own beside those of the directory. Runs on thre
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -58,7 +59,7 @@ class JwtTokens(Tokens):
 
     def verify(self, tenant: str, user: str, token: bytes) -> TokenClaims | str:
         settings = self._settings
-        if len(token) > settings.token_bytes_max:
+        if len(token) > settings.token_bytes_max or not _is_spelled_right(token):
             return WRONG
         try:
             header = jwt.get_unverified_header(token)
@@ -112,6 +113,18 @@ class JwtTokens(Tokens):
         except InvalidField:
             return WRONG
         return TokenClaims(float(int(claims["exp"]) + settings.leeway_s), policy)
+
+
+def _is_spelled_right(token: bytes) -> bool:
+    """Return whether the parts of a token are base64url as RFC 7515 writes it, which spells the same bytes in one way
+    alone: no padding, nothing in between that a reader passes over, no bits behind the last byte."""
+    try:
+        return all(
+            base64.b64encode(base64.b64decode(part + b"==", b"-_"), b"-_").rstrip(b"=") == part
+            for part in token.split(b".")
+        )
+    except ValueError:
+        return False
 
 
 def rules_of(tenant: str, brought: object) -> list[Rule]:

@@ -185,6 +185,20 @@ def test_wrong_keys_and_what_is_no_token(value: bytes) -> None:
     assert verify(value) == WRONG
 
 
+def test_the_same_bytes_in_another_spelling_are_no_token() -> None:
+    """A list of tokens that somebody stole, or a log, knows one by its text: it has to have one text."""
+    right = token()
+    signed, _, signature = right.rpartition(b".")
+    alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    last = alphabet.index(signature[-1:])
+    assert last % 16 == 0  # 64 bytes leave four bits of the last character that say nothing
+    assert isinstance(verify(right), TokenClaims)
+    for unused in range(1, 16):
+        assert verify(right[:-1] + alphabet[last + unused : last + unused + 1]) == WRONG
+    for other in (right + b"==", right + b"\n", signed + b".!" + signature, signed + b". " + signature):
+        assert verify(other) == WRONG
+
+
 def test_keys_that_a_token_brings_along_are_not_looked_at() -> None:
     brought = {"jwk": public(OTHER), "jku": "https://127.0.0.1:9/keys", "x5u": "https://127.0.0.1:9/x"}
     assert verify(token(key=OTHER, header=brought)) == WRONG
