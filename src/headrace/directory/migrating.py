@@ -37,6 +37,7 @@ class Migrator:
     """Brings the schema of one database to that of this headrace. `migrations` is a folder of alembic's."""
 
     def __init__(self, engine: Engine, migrations: Path = MIGRATIONS, wait_s: int = WAIT_S) -> None:
+        self._reader = engine
         self._engine = writer_of(engine)
         self._script = ScriptDirectory(str(migrations), version_locations=[str(migrations)])
         self._wait_s = wait_s
@@ -49,7 +50,7 @@ class Migrator:
     def version(self) -> str:
         """Return the version of the schema, "" for a database without one. Raises WrongSchema for one that this headrace
         does not know, DirectoryUnavailable."""
-        with said(self._engine.url), self._engine.connect() as connection:
+        with said(self._reader.url), self._reader.connect() as connection:
             return self._known_version(connection)
 
     def prepare(self, make: bool = True) -> None:
@@ -101,10 +102,17 @@ class Migrator:
 
     @contextmanager
     def _alone(self, connection: Connection) -> Iterator[None]:
-        """Hold the lock of migrators, beyond the statements that commit by themselves. SQLite's is the write lock."""
+        """Hold the lock of migrators, beyond the statements that commit by themselves. SQLite's is the write lock, which
+        the first statement takes."""
         name = connection.dialect.name
         if name == "sqlite":
-            yield
+            driver: Any = connection.connection.driver_connection
+            (usual_ms,) = driver.execute("PRAGMA busy_timeout").fetchone()
+            driver.execute(f"PRAGMA busy_timeout = {self._wait_s * 1000}")
+            try:
+                yield
+            finally:
+                driver.execute(f"PRAGMA busy_timeout = {usual_ms}")
         elif name == "postgresql":
             for limit in ("lock_timeout", "statement_timeout"):
                 connection.execute(text(f"SET LOCAL {limit} = {self._wait_s * 1000}"))

@@ -94,6 +94,24 @@ def test_two_migrators_at_once_make_it_once(url: str) -> None:
         engine.dispose()
 
 
+def test_another_migrator_is_waited_for_longer_than_another_writer(url: str, engine: Engine) -> None:
+    """A first start on a slow disk is no reason for a second broker to refuse its own."""
+    hasty = engine_of(url_of(url), Patience(lock_s=1))
+    done: list[tuple[str, str]] = []
+    later = Migrator(hasty, wait_s=100)
+    waiting = threading.Thread(target=lambda: done.append(later.migrate()))
+    first = Migrator(engine)
+    with first._engine.connect() as connection, first._alone(connection):
+        connection.execute(text("SELECT 1"))
+        waiting.start()
+        waiting.join(2.5)
+        assert waiting.is_alive()
+        assert later.version() == ""  # who only looks does not wait
+    waiting.join(120)
+    assert done == [("nothing", "0001")]
+    hasty.dispose()
+
+
 def test_a_newer_schema_refuses_the_start_and_an_older_one_waits_for_a_person(
     url: str, engine: Engine, tmp_path: Path
 ) -> None:
