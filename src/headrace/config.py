@@ -431,7 +431,8 @@ class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[pipeline]`: what every Spark job is told; `[pipeline.JOB]` is for that job alone."""
 
-    journal: str = ""  # headrace://HOST:PORT of a running broker; "": the journal in data_dir
+    # headrace://HOST:PORT of a running broker, kafka://HOST:PORT/NAME of a cluster; "": the journal in data_dir
+    journal: str = ""
     token_file: str = ""  # what the broker's journal.token_file holds
     lake: Annotated[str, msgspec.Meta(min_length=1)] = "./lake"
     database: str = ""  # of Spark's catalog, in which the tables of the lake get their names; "": none

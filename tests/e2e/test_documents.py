@@ -54,7 +54,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 @pytest.mark.parametrize("name", HERE)
 def test_every_block_of_a_document_works(name: str, shell: Shell, request: pytest.FixtureRequest) -> None:
     if "kafka://" in document(name):
-        shell.ports["9092"] = request.getfixturevalue("kafka").port
+        shell.ports["9092"] = int(request.getfixturevalue("kafka").address.rpartition(":")[2])
     run_document(name, shell, before=BEFORE.get(name))
 
 
