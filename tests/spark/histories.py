@@ -220,7 +220,7 @@ class History:
                 self._disconnect(other, "broker_started")
         elif live is None:
             expiry_s = self._draw.choice((0, 3600, 3600))
-            about = {"t": tenant, "c": client, "ex": expiry_s}
+            about = {"t": tenant, "c": client, "ex": expiry_s, "lim": 32}
             incarnation = self._add(Event(SESSION_OPENED, self._now_us, about))
             live = self._live[tenant, client] = Live(tenant, incarnation, Queue(client), expiry_s)
             self._connect(live, incarnation)

@@ -38,7 +38,7 @@ BEFORE: Final = -1
 """Where subscriptions begin that are older than the range."""
 EVENTS_READ: Final = (
     "kind", "tenant", "client_id", "incarnation", "topic_filter", "qos", "no_local", "event_timestamp",
-    "journal_offset", "item", "session_expiry_s", "payload_bytes",
+    "journal_offset", "item", "session_expiry_s", "payload_bytes", "sent_limit",
 )  # fmt: skip
 
 Row = Mapping[str, Any]
@@ -187,7 +187,7 @@ class Sessions:
             session.is_transient = row["session_expiry_s"] == 0
         if session is not None and client_id is None:  # early journals name them where the session opens
             tenant, client_id = session.tenant, session.client_id
-        if is_stand_in(client_id):
+        if is_stand_in(client_id) or is_away(row):
             return
         offset, at_us = row["journal_offset"], row["event_timestamp"]
         self._connect(Connection(tenant, client_id, incarnation, offset, at_us, is_new=True))
@@ -289,6 +289,12 @@ class Sessions:
 def is_stand_in(client_id: str | None) -> bool:
     """Return whether this stands for a member of groups whose session another shard has."""
     return client_id is not None and client_id.startswith(MEMBER_PREFIX)
+
+
+def is_away(row: Row) -> bool:
+    """Return whether a session was opened for nobody who is connected, to whom at least some messages may be sent: by
+    `serve --bootstrap`, which brings the sessions of another journal, or for a bridge."""
+    return row["kind"] == "session_opened" and row.get("sent_limit") == 0
 
 
 def is_at_home(group: Group, place: Place) -> bool:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from librt.strings import BytesWriter
 
+from harness import Harness
 from headrace.core.homes import MEMBER_PREFIX
+from headrace.core.records.event import BROKER_STARTED, SESSION_CLOSED, SESSION_RESUMED, Event
 from headrace.core.records.message import decode_batch
+from headrace.journal.log import LogSettings, SegmentedLog
+from headrace.storage.embedded.bootstrap import bootstrap
 from headrace_spark.metrics.remembered import LOADED
 from headrace_spark.metrics.session_rows import connection_rows, followed_of
 from headrace_spark.metrics.sessions import Sessions, groups_of
@@ -22,8 +28,10 @@ from spark.journals import Made
 from spark.metrics.test_remembered import SINCE_US, added, known, nothing, session, subscription
 from spark.metrics.test_settling import Counted, sums
 from unit.core.shards.test_group_members import member, publish, share_in
+from unit.storage.embedded.test_bootstrap import quietly, snapshot
 
 SHARDS = 3
+AT = 1_900_000_000_000_000
 
 
 def written(shards: WiredShards, data_dir: Path) -> list[Writer]:
@@ -121,3 +129,42 @@ def test_a_session_from_before_the_first_range_is_its_clients_and_its_connection
     later.apply(row | {"kind": "session_closed", "journal_offset": 32})
     [ended] = connection_rows(later, "uuid").to_pylist()
     assert (ended["tenant"], ended["client_id"], ended["end"]) == ("acme", "one", "closed")
+
+
+@pytest.mark.parametrize("cut", [None, 1, 5])
+def test_what_a_bootstrap_brought_is_no_connection_and_costs_nothing(tmp_path: Path, cut: int | None) -> None:
+    """Nobody was connected to this broker before it had started, though its journal begins with sessions."""
+    before = Harness()
+    for number in range(4):
+        client = before.client(f"c{number}", version=5)
+        client.subscribe(f"t/{number}")
+        client.publish("kept", b"%d" % number, retain=True)
+        if number % 2:
+            client.lose()
+    data = tmp_path / "data"
+    bootstrap(snapshot(before, tmp_path), data, quietly)
+    with closing(SegmentedLog.open(data, LogSettings(), lambda _line: None)) as log:
+        for event in (
+            Event(BROKER_STARTED, AT, {}),
+            Event(
+                SESSION_RESUMED, AT + 1, {"t": "default", "c": "c0", "inc": 4, "ex": 60, "v": 5, "lim": 32}
+            ),
+            Event(
+                SESSION_CLOSED,
+                AT + 3_600_001,
+                {"t": "default", "c": "c0", "inc": 4, "ex": 60, "lim": 32, "will": 0},
+            ),
+        ):
+            body = BytesWriter()
+            event.encode_into(body)
+            log.append(body.getvalue(), 1, AT, AT)
+        end = log.next_offset
+    counted = Counted(tmp_path / "lake", data, random.Random(1))
+    bounds = [0, *([] if cut is None else [cut]), end]
+    for first, last in pairwise(bounds):
+        counted.count(first, last)
+    assert counted.connections == {end - 2: ("default", "c0", "closed")}
+    assert sums(counted.rows["usage"], "connections", "tenant") == {("default",): 1}
+    assert sum(row["connected_s"] for row in counted.rows["usage"]) == 3.6
+    assert sum(row["messages_in"] for row in counted.rows["usage"]) == 0
+    assert [row["client_id"] for row in counted.backlog] == []
