@@ -13,6 +13,16 @@ class SinkFenced(SinkTrouble):
     """Somebody else has begun to write for this sink and shard."""
 
 
+class OtherJournal(SinkTrouble):
+    """A journal has the name of the one that was sent, and other records: where they part nobody can tell."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"the journal is another copy of the one that was sent: {what}. Put the right data directory back, or "
+            "give the sink another name: it begins as a new one then"
+        )
+
+
 class JournalGone(SinkTrouble):
     """Retention or compaction has passed a sink that is beyond its limit."""
 

@@ -14,7 +14,7 @@ from headrace.journal.epochs import published_epochs
 from headrace.journal.reader import DIRECTORY, JournalReader
 from headrace.journal.segment import Batch
 from headrace.journal.snapshot import first_entries
-from headrace.kafka.position import JournalNow
+from headrace.kafka.position import JournalNow, Position
 from headrace.kafka.rendering import Rendered, rendered
 from headrace.kafka.settings import SinkSettings
 from headrace.mqtt.topics import matches
@@ -24,6 +24,7 @@ BYTES_MAX: Final = 4 << 20  # of one transaction, but for the last record
 SCANNED_MAX: Final = 100_000  # of the journal at once, whatever matches
 _KNOWN_MAX: Final = 16_384
 _KIND_AT: Final = 4
+_TIME_AT: Final = 8
 
 
 @dataclass(slots=True)
@@ -61,6 +62,22 @@ class JournalSlices:
     def is_complete_from(self, offset: int) -> bool:
         """Return whether the journal still has every record from an offset on."""
         return self._reader.complete_offset() <= offset
+
+    def time_before(self, offset: int) -> int | None:
+        """Return the time of the record before an offset, microseconds; None where it is gone, or may have been replaced
+        by compaction. Raises JournalError, OSError."""
+        if offset <= self._reader.complete_offset():
+            return None
+        for batch in self._reader.scan(offset - 1, offset, uuid=self.uuid, epoch=self.epoch):
+            pos = 0
+            for _ in range(batch.base_offset, offset - 1):
+                pos = record_end(batch.body, pos)
+            return int.from_bytes(batch.body[pos + _TIME_AT : pos + _TIME_AT + 8], "little")
+        return None
+
+    def position(self, offset: int) -> Position:
+        """Return how it is written down that everything below an offset is sent. Raises JournalError, OSError."""
+        return Position(self.uuid, self.epoch, offset, self.time_before(offset))
 
     def take(self, start: int, end: int) -> Slice:
         """Return what is wanted of the offsets from `start` on, up to `end` at most. Raises JournalError, OSError; what

@@ -104,7 +104,7 @@ class SinkOfShard:
 
     def _send_all(self, slices: JournalSlices, sending: Sending) -> None:
         """Go on where Kafka has the sink. Raises HeadraceError, JournalError, OSError."""
-        begun = resume(sending.position, self._registered(slices), slices.now)
+        begun = resume(sending.position, self._registered(slices), slices.now, slices.time_before)
         figures, offset = self.figures, begun.offset
         figures.lost += begun.lost
         figures.odd = begun.why or figures.odd
@@ -117,7 +117,7 @@ class SinkOfShard:
             if end > offset:
                 offset = self._send(slices, sending, offset, end)
             elif is_last or self._is_idle:
-                self._write(sending, [], Position(slices.uuid, slices.epoch, offset))
+                self._write(slices, sending, [], offset)
                 if is_last:
                     return
             if offset >= end:
@@ -134,13 +134,14 @@ class SinkOfShard:
         if not slices.is_complete_from(offset):
             raise JournalGone(offset)
         if found.records or self._is_idle:
-            self._write(sending, found.records, Position(slices.uuid, slices.epoch, found.end))
+            self._write(slices, sending, found.records, found.end)
         return found.end
 
-    def _write(self, sending: Sending, records: list[Rendered], position: Position) -> None:
-        """Write a transaction if it says anything new, and let retention know behind it."""
-        if position.offset <= self._written:
+    def _write(self, slices: JournalSlices, sending: Sending, records: list[Rendered], offset: int) -> None:
+        """Write a transaction up to an offset if it says anything new, and let retention know behind it."""
+        if offset <= self._written:
             return
+        position = slices.position(offset)
         sending.send(records, position)
         self._written, self._since_s = position.offset, time.monotonic()
         self.figures.transactions += 1

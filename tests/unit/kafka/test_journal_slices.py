@@ -12,7 +12,7 @@ from headrace.journal.reader import JournalReader
 from headrace.kafka import journal_slices
 from headrace.kafka.journal_slices import JournalSlices
 from headrace.kafka.settings import SinkSettings
-from unit.kafka.journals import carried, copied, encoded, journal, message
+from unit.kafka.journals import START_US, carried, copied, encoded, journal, message
 
 SINK = SinkSettings("s", ("127.0.0.1:1",), "d/#", "t")
 
@@ -61,3 +61,14 @@ def test_how_much_is_scanned_at_once_is_bounded(tmp_path: Path, monkeypatch: pyt
     journal(tmp_path, *(encoded(message("e")) for _ in range(8)))
     found = JournalSlices(tmp_path, SINK).take(0, 8)
     assert (found.records, found.end) == ([], 3)
+
+
+def test_a_position_says_when_the_last_record_below_it_was_written(tmp_path: Path) -> None:
+    made = [message("d") for _ in range(3)]
+    for number, one in enumerate(made):
+        one.timestamp_us += number
+    journal(tmp_path, *(encoded(one) for one in made))
+    slices = JournalSlices(tmp_path, SINK)
+    assert [slices.position(offset).time_us for offset in range(4)] == [
+        None, START_US, START_US + 1, START_US + 2,
+    ]  # fmt: skip

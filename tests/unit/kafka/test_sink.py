@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -195,3 +196,26 @@ def test_the_position_is_written_also_where_nothing_matches(
 def test_a_broker_with_another_journal_fences_nobody(tmp_path: Path) -> None:
     assert transactional_id(SINK, 0, "a") != transactional_id(SINK, 0, "b")
     assert transactional_id(SINK, 0, "a") != transactional_id(SINK, 1, "a")
+
+
+def test_an_older_copy_of_the_journal_that_has_grown_past_the_position_is_said_and_not_passed_over(
+    tmp_path: Path, kafka: Kafka
+) -> None:
+    """Its files were copied, and put back: its uuid and epoch are those of before."""
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    filled(data, bodies(0, 1))
+    shutil.copytree(data, copy)
+    filled(data, bodies(2, 3))
+    one = SinkOfShard(SINK, 0, data, kafka.connect)
+    one.stop()
+    one.run()
+    assert kafka.values == [b"0", b"1", b"2", b"3"]
+    others = [message("d/x", b"%d" % number) for number in range(12, 17)]
+    for number, other in enumerate(others):
+        other.timestamp_us += 1 + number
+    filled(copy, [encoded(other) for other in others])
+    one = SinkOfShard(SINK, 0, copy, kafka.connect)
+    one.stop()
+    one.run()
+    assert "another copy of the one that was sent: record 3 is another one" in one.figures.trouble
+    assert len(kafka.values) == 4
