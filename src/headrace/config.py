@@ -60,6 +60,7 @@ HIDDEN = "(hidden)"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _LOOPBACK = re.compile(r"http://(127\.0\.0\.1|localhost|\[::1\])([:/]|$)")
 _DATABASE = re.compile(r"(sqlite|postgres|postgresql|mysql|mariadb)://")
+_SHARED_DATABASE = re.compile(r"(postgres|postgresql|mysql|mariadb)://")
 _PASSWORD_OF_URL = re.compile(
     r"(?<=://)([^:/@]*):.*@"
 )  # up to the last @: a password may have : and @ as they are
@@ -1021,12 +1022,7 @@ def _wrong_cluster(config: Config) -> Iterator[InvalidKey]:
         yield InvalidKey("cluster", str(error))
     if config.workers != 1:
         yield InvalidKey("workers", "a node of a cluster is one worker as yet")
-    if config.queues != QueuesConfig():
-        yield InvalidKey(
-            "queues", "stores of queues are for a journal on the local disk as yet: leave the table out"
-        )
-    if config.tenants.enabled:
-        yield InvalidKey("tenants.enabled", "tenants are for a journal on the local disk as yet")
+    yield from _wrong_beside_cluster(config)
     if config.durability != "fsync":
         yield InvalidKey("durability", "in a cluster the topic's min.insync.replicas says it: leave it out")
     for name in JournalConfig.__struct_fields__:
@@ -1037,6 +1033,17 @@ def _wrong_cluster(config: Config) -> Iterator[InvalidKey]:
     if config.limits.packet_bytes_max > CLUSTER_PACKET_BYTES_MAX:
         most = f"{CLUSTER_PACKET_BYTES_MAX} is the most that a record in Kafka holds"
         yield InvalidKey("limits.packet_bytes_max", most)
+
+
+def _wrong_beside_cluster(config: Config) -> Iterator[InvalidKey]:
+    """Yield what the nodes of a cluster cannot have in common."""
+    if config.queues != QueuesConfig():
+        yield InvalidKey(
+            "queues", "stores of queues are for a journal on the local disk as yet: leave the table out"
+        )
+    if config.tenants.enabled and not re.match(_SHARED_DATABASE, config.directory.url):
+        what = "the nodes of a cluster share one directory: postgresql://USER@HOST/NAME or mysql://USER@HOST/NAME"
+        yield InvalidKey("directory.url", what)
 
 
 PEER_TLS = ("peer_ca", "peer_certificate", "peer_key")
