@@ -118,7 +118,10 @@ TESTED_TOGETHER = {
     ],
     "tests/unit/core/inbound/test_user_limits.py": ["headrace/services/pacing.py"],
     "tests/unit/core/shards/test_neighbours.py": [
+        "headrace/core/shards/announcing.py",
+        "headrace/core/shards/followers.py",
         "headrace/core/shards/peer.py",
+        "headrace/core/shards/sources.py",
         "headrace/core/shards/stream_settings.py",
     ],
     "tests/unit/core/shards/test_group_members.py": [
@@ -350,7 +353,6 @@ def test_no_function_has_more_than_twelve_branches() -> None:
 # Larger than any class of core should be, from before the limit was held: methods and lines, which may only fall.
 LARGE_CLASSES = {
     "Link": (51, 263),
-    "Neighbours": (60, 657),
 }
 
 

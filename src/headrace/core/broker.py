@@ -147,7 +147,8 @@ class Broker(BrokerPort):
             talk,
         )
         self.neighbours = self.subscribing.neighbours = consuming.neighbours = neighbours
-        self.router.others = self.drop_events.others = self._applying.neighbours = neighbours
+        self.router.others = self.drop_events.others = neighbours.followers
+        self._applying.neighbours = neighbours
         self.devices.requests = talk.far
         self.retained.others = neighbours.asking
         self.sharing.lending = neighbours.members

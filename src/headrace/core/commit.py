@@ -196,8 +196,9 @@ class GroupCommit:
     @property
     def idle(self) -> bool:
         """Return True when nothing waits for the journal."""
-        waits = self._pending or self._applying or self.progress.pending
-        return self._outstanding is None and not waits
+        if self._outstanding is not None or self._pending:
+            return False
+        return not self._applying and not self.progress.pending
 
     @property
     def behind(self) -> bool:

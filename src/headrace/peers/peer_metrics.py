@@ -81,15 +81,15 @@ class PeerCollector(Collector):
             behind = self._behind[neighbours.shard]
             for other in neighbours.others:
                 key = [str(neighbours.shard), str(other)]
-                count, held = behind(neighbours.came_to(other))
-                follows.add_metric(key, int(neighbours.is_followed(other)))
+                count, held = behind(neighbours.followers.came_to(other))
+                follows.add_metric(key, int(neighbours.followers.is_followed(other)))
                 records.add_metric(key, count)
                 size.add_metric(key, held)
         yield from (follows, records, size, refused)
 
 
 def _sent(neighbours: Neighbours) -> int:
-    return neighbours.copies_sent
+    return neighbours.followers.copies_sent
 
 
 def _taken(neighbours: Neighbours) -> int:

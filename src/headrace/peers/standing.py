@@ -64,7 +64,7 @@ def missing(owned: Iterable[Neighbours]) -> Iterator[tuple[int, int]]:
         for other in near.others:
             if not near.was_answered(other):
                 yield other, near.shard
-            if not near.is_followed(other):
+            if not near.followers.is_followed(other):
                 yield near.shard, other
 
 

@@ -94,7 +94,7 @@ class Shard(World):
 
     def settle(self) -> None:
         super().settle()
-        while self.owner.neighbours.reads and not self.journal.reads_fail:
+        while self.owner.neighbours.followers.reads and not self.journal.reads_fail:
             self.tick()
             self.check()
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.core.outbound.routing import Passing
-
 if TYPE_CHECKING:
     from headrace.core.records.message import Copy
     from headrace.core.shards.enrolments import Enrolment
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.core.state.session import Session
 
 
-class Alone(Passing):
+class Alone:
     """The other shards, as a shard sees them that is alone. `others`: their numbers."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from headrace.core.inbound.gate import LET_GO_AT_ONCE
 from headrace.core.ports.link import Crowd
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.record import DROP_LIMIT, DROP_QOS0_SLOW
-from headrace.core.shards import intake, neighbours
+from headrace.core.shards import intake, sources
 from headrace.core.shards.peer import Looked
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.state.session import APPLICATION, Session, session_of
@@ -411,12 +411,12 @@ def test_a_pass_of_the_loop_takes_so_much_of_what_waited() -> None:
     cluster = shards()
     seen = cluster[2].neighbours
     for taker in seen._takers.values():
-        taker.inbox.extend(Looked(0) for _ in range(neighbours.TAKEN_AT_ONCE))
+        taker.inbox.extend(Looked(0) for _ in range(sources.TAKEN_AT_ONCE))
     requests = cluster[2].worker._scheduler.requests  # type: ignore[attr-defined]
     cluster[2].worker.end_tick()
     left = [len(taker.inbox) for taker in seen._takers.values()]
-    assert sum(left) == neighbours.TAKEN_AT_ONCE
-    assert max(left) - min(left) <= neighbours.TAKEN_IN_TURN
+    assert sum(left) == sources.TAKEN_AT_ONCE
+    assert max(left) - min(left) <= sources.TAKEN_IN_TURN
     assert cluster[2].worker._scheduler.requests > requests  # type: ignore[attr-defined]
     cluster[2].worker.end_tick()
     assert not any(taker.inbox for taker in seen._takers.values())

@@ -447,7 +447,7 @@ def test_a_filter_is_withdrawn_a_minute_after_nobody_has_it() -> None:
     reader = pair.follower.client("r")
     reader.subscribe("a", 1)
     pair.carry()
-    routes = pair.source.neighbours.routes
+    routes = pair.source.neighbours.followers.routes
     reader.feed(codec.encode_unsubscribe(4, 9, ["a"]))
     pair.advance(59)
     assert routes.match("default", b"a")
@@ -483,16 +483,16 @@ def test_who_wants_a_topic_is_asked_again_when_routes_have_changed(qos: int) -> 
     assert told(b"another wire") == [b"another wire"] * 3
     reader.feed(codec.encode_unsubscribe(4, 9, ["a"]))
     pair.advance(61)
-    copies = pair.source.neighbours.copies_sent
+    copies = pair.source.neighbours.followers.copies_sent
     assert told(b"nobody") == []
-    assert pair.source.neighbours.copies_sent == copies
+    assert pair.source.neighbours.followers.copies_sent == copies
 
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("qos", [0, 1])
 def test_who_wants_a_topic_is_looked_up_twice_at_most_for_a_publisher_that_stays_with_it(qos: int) -> None:
     pair = Pair(connected=False)
-    routes = pair.source.neighbours.routes = Counting()
+    routes = pair.source.neighbours.followers.routes = Counting()
     reader, writer = pair.follower.client("r"), pair.source.client("w")
     reader.subscribe("a", 1)
     pair.connect()
@@ -514,7 +514,9 @@ def test_filters_beyond_what_may_wait_are_withdrawn_at_once() -> None:
         reader.subscribe(name, 1)
         reader.feed(codec.encode_unsubscribe(4, 9, [name]))
     pair.carry()
-    looked_for = [name for name in names if pair.source.neighbours.routes.match("default", name.encode())]
+    looked_for = [
+        name for name in names if pair.source.neighbours.followers.routes.match("default", name.encode())
+    ]
     assert looked_for == names[-len(looked_for) :]
     assert 0 < len(looked_for) < 200
 
@@ -595,7 +597,7 @@ def test_a_follower_that_is_ahead_of_a_journal_that_lost_its_end_gets_nothing() 
     assert pair.source.broker.commit.high_watermark < taken
     pair.connect()
     assert pair.source.neighbours.ahead == {1: taken}
-    assert not pair.source.neighbours.is_followed(1)
+    assert not pair.source.neighbours.followers.is_followed(1)
     assert pair.far.is_cut
 
 
@@ -659,7 +661,7 @@ def test_a_follower_that_was_put_back_alone_is_told_of() -> None:
     pair.connect()
     [(asked, before)] = pair.source.neighbours.behind.values()
     assert asked < before == followed
-    assert not pair.source.neighbours.is_followed(1)
+    assert not pair.source.neighbours.followers.is_followed(1)
 
 
 def test_a_follower_that_has_less_than_it_told_of_is_refused_before_that_is_journaled() -> None:
@@ -677,7 +679,7 @@ def test_a_follower_that_has_less_than_it_told_of_is_refused_before_that_is_jour
     pair.connect()
     [(asked, before)] = pair.source.neighbours.behind.values()
     assert asked < before == told
-    assert not pair.source.neighbours.is_followed(1)
+    assert not pair.source.neighbours.followers.is_followed(1)
 
 
 def put_back(shard: Shard, bodies: list[bytes]) -> None:
@@ -725,11 +727,11 @@ def test_a_stream_begins_when_the_record_of_the_start_is_durable() -> None:
     while near.said:
         source.neighbours.heard(far, near.said.popleft())
     assert not any(isinstance(frame, peer.Started) for frame in far.said)
-    assert not source.neighbours.is_followed(1)
+    assert not source.neighbours.followers.is_followed(1)
     source.sync()
     said = [(frame.offset, frame.timestamp_us) for frame in far.said if isinstance(frame, peer.Started)]
     assert said == [start]
-    assert source.neighbours.is_followed(1)
+    assert source.neighbours.followers.is_followed(1)
 
 
 def test_a_stream_goes_on_where_the_follower_has_appended() -> None:
@@ -791,7 +793,7 @@ class Counting(Routes):
 @pytest.mark.interpreted
 def test_what_failed_on_its_way_by_is_read_from_the_journal() -> None:
     pair = Pair(connected=False)
-    routes = pair.source.neighbours.routes = Failing()
+    routes = pair.source.neighbours.followers.routes = Failing()
     reader, writer = pair.follower.client("r"), pair.source.client("w")
     reader.subscribe("a", 1)
     pair.connect()

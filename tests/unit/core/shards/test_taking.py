@@ -85,7 +85,7 @@ def test_what_nobody_wants_any_more_while_filters_are_announced_is_not_looked_fo
     for at in range(20):
         client.subscribe(f"a/{at}", 1)
     shards.carry()
-    routes = shards[0].neighbours.routes
+    routes = shards[0].neighbours.followers.routes
     shards.disconnect(1, 0)
     narrow = NarrowEnd(shards[1]), End(shards[0])
     shards.wires[1, 0] = narrow
