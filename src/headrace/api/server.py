@@ -33,6 +33,8 @@ CONNECTIONS_MAX = 64
 STOP_S = 1
 HEADER_BYTES_MAX = 16 << 10
 PAUSE_S = 0.25
+LINGER_S = 1.0  # after a request that is none was refused
+LINGER_BYTES = 1 << 20
 BACKLOG = 128
 # What the system keeps of an answer that is not taken, twice that in fact; by itself it takes megabytes for each client.
 SEND_BUFFER_BYTES = 256 << 10
@@ -62,6 +64,7 @@ class BoundedHttp(H11Protocol):
         self._report = report
         self._deadline: asyncio.TimerHandle | None = None
         self._answering = False
+        self._thrown_away: int | None = None  # bytes behind a request that was refused
 
     @property
     def asks(self) -> bool:
@@ -85,6 +88,9 @@ class BoundedHttp(H11Protocol):
             ended(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._thrown_away is not None:
+            self._throw_away(data)
+            return
         try:
             super().data_received(data)
         except Exception as error:  # noqa: BLE001  no request may cost more than its connection
@@ -117,6 +123,22 @@ class BoundedHttp(H11Protocol):
         except h11.LocalProtocolError:
             self.transport.abort()
         else:
+            self._linger()
+
+    def _linger(self) -> None:
+        """Say that nothing more is said, and read on for a while: a connection that is closed over what was not read is
+        reset, and whoever still sends would never see the answer. Who closes it has it closed at once."""
+        self._thrown_away = 0
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self.loop.call_later(LINGER_S, self.transport.close)
+
+    def _throw_away(self, data: bytes) -> None:
+        assert self._thrown_away is not None
+        self._thrown_away += len(data)
+        if self._thrown_away > LINGER_BYTES:
             self.transport.close()
 
     def _arm(self, seconds: float) -> None:

@@ -157,6 +157,42 @@ def test_whoever_sends_a_body_that_is_too_long_to_its_end_reads_why_it_was_refus
     run(body, PATIENT)
 
 
+def test_whoever_sends_what_is_no_request_to_its_end_reads_that_it_was_refused() -> None:
+    """The connection is not reset over what nobody read of it, and ends when its client closes it."""
+
+    async def body(served: Served) -> None:
+        for size in (1, 100_000, 512 << 10):
+            reader, writer = await served.open(b"nonsense\r\n\r\n")
+            for _ in range(0, size, 1 << 16):
+                writer.write(bytes(min(1 << 16, size)))
+                await writer.drain()
+            found = await asyncio.wait_for(reader.read(), 20)
+            assert found.startswith(b"HTTP/1.1 400 ")
+            assert found.endswith(b"}")
+            writer.close()
+        async with asyncio.timeout(30):
+            while served.server.server_state.connections:
+                await asyncio.sleep(0.01)
+
+    run(body, PATIENT)
+
+
+def test_whoever_sends_for_ever_behind_what_is_no_request_is_cut_off() -> None:
+    async def body(served: Served) -> None:
+        _, writer = await served.open(b"nonsense\r\n\r\n")
+
+        async def send_on() -> None:
+            while True:
+                writer.write(bytes(1 << 16))
+                await writer.drain()
+
+        with pytest.raises(ConnectionError):
+            await asyncio.wait_for(send_on(), 30)
+        writer.close()
+
+    run(body, PATIENT)
+
+
 @pytest.mark.parametrize("half", HALVES)
 def test_what_is_half_done_ends(half: str) -> None:
     async def body(served: Served) -> None:
