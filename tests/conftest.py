@@ -6,12 +6,16 @@ import gc
 import os
 import threading
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from broker_process import BUILD
 from time_limit import expect_signals, limit_of, limited
+
+if TYPE_CHECKING:
+    from hbase_server import HBaseServer
 
 # How long an example takes says more about the neighbours on this machine than about the code.
 settings.register_profile("headrace", deadline=None)
@@ -20,6 +24,8 @@ settings.load_profile("headrace")
 
 WRITER_ENDS_S = 5.0
 LOG_COLUMNS = 240
+HBASE: pytest.StashKey[HBaseServer] = pytest.StashKey()
+LAST_OF_HBASE: pytest.StashKey[str] = pytest.StashKey()
 
 expect_signals()
 
@@ -40,6 +46,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     with limited(limit_of(item)):
         yield
+    if item.nodeid == item.config.stash.get(LAST_OF_HBASE, "") and HBASE in item.config.stash:
+        item.config.stash[HBASE].stop()
     if nextitem is None or nextitem.path != item.path:
         end_journals()
         leave_alone()
@@ -62,13 +70,15 @@ def leave_alone() -> None:
     gc.freeze()
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Have the collector leave the tests themselves alone, all sixteen thousand of them: beside so many objects it would
     hardly ever look at everything, and what one test leaves in a cycle, a disk of 64 MB, would lie there to the end.
 
     What a file of tests leaves is left alone behind it too: to look through all of that once more behind each of four
     hundred files took a third of the compiled suite's CPU time.
     """
+    with_hbase = [item.nodeid for item in session.items if item.get_closest_marker("hbase")]
+    session.config.stash[LAST_OF_HBASE] = with_hbase[-1] if with_hbase else ""
     leave_alone()
 
 
@@ -98,3 +108,14 @@ def others_left_nothing() -> None:
     It stays out: given back, the collector would look through all that there is, of all tests, from then on.
     """
     leave_alone()
+
+
+@pytest.fixture(scope="session")
+def hbase(request: pytest.FixtureRequest) -> Iterator[HBaseServer]:
+    """HBase with its gateway: it takes a while to start, so there is one a run, which ends with the last test that needs
+    it; a test that kills it starts it again."""
+    from hbase_server import hbase_server  # what it imports is of an extra, and most runs need none of it
+
+    with hbase_server() as server:
+        request.config.stash[HBASE] = server
+        yield server

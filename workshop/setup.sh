@@ -122,6 +122,12 @@ kafka_jars() {
     die "maven could not fetch the jars of jars/kafka.xml"
 }
 
+# HBase with its gateway, of which the tests start one; its version is in tests/hbase_server.py.
+hbase_jars() {
+  PYTHONPATH=src:tests HEADRACE_SUITE=interpreted .venv/bin/python -c 'from hbase_server import jars; jars()' ||
+    die "maven could not fetch the jars of jars/hbase.xml"
+}
+
 # The MQTT client of browsers, for the tests in Node and in Chromium; its version is in tests/e2e/mqttjs.py.
 mqtt_js() {
   (cd tests && ../.venv/bin/python -c 'from e2e.mqttjs import mqttjs; mqttjs()') || die "npm could not fetch mqtt.js"
@@ -154,6 +160,7 @@ if [ "$part" != compiled ]; then
   s3_jars
   java_classes
   kafka_jars
+  hbase_jars
   mqtt_js
 fi
 if [ "$part" != tools ]; then

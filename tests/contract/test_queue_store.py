@@ -9,6 +9,7 @@ from itertools import count
 
 import pytest
 
+from hbase_server import HBaseServer
 from headrace.core.ports.queue_store import (
     ABSENT,
     ANOTHER,
@@ -23,6 +24,8 @@ from headrace.core.ports.queue_store import (
     QueueStore,
     StoreListener,
 )
+from headrace.stores.hbase.address import parse as parse_hbase
+from headrace.stores.hbase.store import HBaseStore
 from headrace.stores.kafka.address import parse as parse_kafka
 from headrace.stores.kafka.store import KafkaStore
 from headrace.stores.memory import MemoryStore
@@ -33,6 +36,7 @@ from kafka_server import KafkaServer, kafka_server
 from redis_servers import RedisServer, RedisServers, redis_servers
 
 DEADLINE_S = 20.0
+ENGINE_S = 60.0  # a table of HBase takes seconds to be made
 JOURNAL = "5f" * 16
 Took = tuple[int, Primary | None]
 
@@ -167,6 +171,28 @@ class Kafka(Engine):
         assert set(store.counters.faults) <= {"topic_made_again"}  # what is not there is named
 
 
+class HBase(Engine):
+    """One HBase behind a gateway; each store has a table of its own."""
+
+    def __init__(self, server: HBaseServer) -> None:
+        self.server = server
+
+    async def open(self) -> QueueStore:
+        address = parse_hbase(f"hbase://{self.server.address}/contract{next(PREFIXES)}?regions=2")
+        store = HBaseStore(address, RAISED.append)
+        deadline = time.monotonic() + ENGINE_S
+        while not store.up():
+            assert time.monotonic() < deadline, store.why_not()
+            await asyncio.sleep(0.001)
+        return store
+
+    def close(self, store: QueueStore) -> None:
+        assert isinstance(store, HBaseStore)
+        store.close()
+        nothing_was_raised()
+        assert set(store.counters.faults) <= {"rows_missing"}
+
+
 PREFIXES = count()
 RAISED: list[Exception] = []  # by handlers of answers, where a loop would only log it
 
@@ -206,6 +232,7 @@ def kafka() -> Iterator[KafkaServer]:
         "shared",
         *(pytest.param(kind, marks=pytest.mark.redis) for kind in ("single", "cluster")),
         pytest.param("kafka", marks=pytest.mark.kafka),
+        pytest.param("hbase", marks=pytest.mark.hbase),
     ]
 )
 def engine(request: pytest.FixtureRequest) -> Engine:
@@ -213,6 +240,8 @@ def engine(request: pytest.FixtureRequest) -> Engine:
         return Memory() if request.param == "memory" else Shared()
     if request.param == "kafka":
         return Kafka(request.getfixturevalue("kafka"))
+    if request.param == "hbase":
+        return HBase(request.getfixturevalue("hbase"))
     return Redis(request.getfixturevalue(request.param))
 
 

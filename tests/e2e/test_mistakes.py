@@ -249,6 +249,10 @@ def test_a_setting(place: Place, check: Check, setting: str, named: str) -> None
             "queues.rules[0].store: hiredis is not installed: pip install 'headrace[redis]'",
         ),
         (
+            ["queues.device=hbase://127.0.0.1:1/p"],
+            "queues.device: thriftpy2 is not installed: pip install 'headrace[hbase]'",
+        ),
+        (
             ["cluster=kafka://127.0.0.1:1/a", "node=n"],
             "cluster: confluent_kafka is not installed: pip install 'headrace[kafka]'",
         ),
@@ -261,7 +265,7 @@ def test_what_an_address_needs(
     sets = [part for setting in settings for part in ("--set", setting)]
     _, said = check(*good(place), *sets)
     assert "is not installed" not in said, "it is installed here"
-    for module in ("hiredis", "confluent_kafka"):
+    for module in ("hiredis", "confluent_kafka", "thriftpy2"):
         monkeypatch.setitem(sys.modules, module, None)
     in_one_line(place, named, *check(*good(place), *sets))
 

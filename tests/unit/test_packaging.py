@@ -51,11 +51,11 @@ def test_an_isolated_build_has_the_types_of_all_that_compiled_modules_import() -
 
 
 def test_the_dependencies_are_what_the_broker_imports() -> None:
-    optional = {"alembic", "bcrypt", "confluent_kafka", "hiredis", "jwt", "rich", "sqlalchemy"}  # of extras
+    of_extras = {"alembic", "bcrypt", "confluent_kafka", "hiredis", "jwt", "rich", "sqlalchemy", "thriftpy2"}
     distribution = {"argon2": "argon2_cffi", "prometheus_client": "prometheus_client"}
     loaded_by_others = {"pipeline.py", "plugin.py"}  # with the extra `spark`; by pytest
     files = [path for path in (SOURCE / "headrace").rglob("*.py") if path.name not in loaded_by_others]
-    needed = foreign(set().union(*(imported(path) for path in files))) - optional
+    needed = foreign(set().union(*(imported(path) for path in files))) - of_extras
     assert {distribution.get(name, name) for name in needed} <= names(PROJECT["project"]["dependencies"])
 
 

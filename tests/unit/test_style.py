@@ -44,6 +44,12 @@ TESTED_TOGETHER = {
         "headrace/stores/kafka/client.py",
         "headrace/stores/kafka/store.py",
     ],
+    "tests/faults/stores/test_hbase.py": [
+        "headrace/stores/hbase/gateway.py",
+        "headrace/stores/hbase/put_batches.py",
+        "headrace/stores/hbase/store.py",
+        "headrace/stores/hbase/table.py",
+    ],
     "tests/unit/core/storing/test_storing.py": [
         "headrace/core/storing/notes.py",
         "headrace/core/storing/reading.py",

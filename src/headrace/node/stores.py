@@ -18,17 +18,19 @@ from headrace.core.storing.storing import ALWAYS
 from headrace.errors import ConfigError
 from headrace.services.store_metrics import StoreFigures
 from headrace.stores import placing
+from headrace.stores.hbase import address as hbase_address
 from headrace.stores.kafka import address as kafka_address
-from headrace.stores.placing import JOURNAL, Placing, digest_of, is_kafka
+from headrace.stores.placing import JOURNAL, Placing, digest_of, is_hbase, is_kafka
 from headrace.stores.redis import address as redis_address
 from headrace.stores.sharing import SharedStore, StoreShare
 
 if TYPE_CHECKING:
     from headrace.core.broker import Broker
+    from headrace.stores.hbase.store import HBaseStore
     from headrace.stores.kafka.store import KafkaStore
     from headrace.stores.redis.store import RedisStore
 
-    Engine = RedisStore | KafkaStore
+    Engine = RedisStore | KafkaStore | HBaseStore
 
 TYPES = {DEVICE: placing.DEVICE, APPLICATION: placing.APPLICATION}
 
@@ -97,6 +99,8 @@ class OpenStores:
         """Return a store that begins to connect. Raises InvalidKey."""
         if is_kafka(address):
             return _opened_kafka(key, address, self._contain, self._tenants, self._keep)
+        if is_hbase(address):
+            return _opened_hbase(key, address, self._contain)
         return _opened_redis(key, address, self._contain)
 
     def __bool__(self) -> bool:
@@ -174,3 +178,17 @@ def _opened_kafka(
     except ValueError as error:
         raise InvalidKey(key, str(error)) from None
     return OpenStore(store, found.url, digest_of(found.name))
+
+
+def _opened_hbase(key: str, address: str, contain: Callable[[Exception], None]) -> OpenStore:
+    """Return a store that begins to connect. Raises InvalidKey."""
+    try:
+        from headrace.stores.hbase.store import HBaseStore
+    except ImportError:
+        message = "an HBase needs thriftpy2, which is not installed: pip install 'headrace[hbase]'"
+        raise InvalidKey(key, message) from None
+    try:
+        found = hbase_address.parse(address)
+    except ValueError as error:
+        raise InvalidKey(key, str(error)) from None
+    return OpenStore(HBaseStore(found, contain), found.url, digest_of(found.name))

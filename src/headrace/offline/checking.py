@@ -67,6 +67,7 @@ _EXTRAS = {
     "redis": ("hiredis", "redis"),
     "rediss": ("hiredis", "redis"),
     "kafka": ("confluent_kafka", "kafka"),
+    "hbase": ("thriftpy2", "hbase"),
 }
 _GRANT_LINE = "as it is not of the form [read|operate] [tenant=NAME] [consumer=NAME] TOKEN"
 

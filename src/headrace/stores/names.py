@@ -8,8 +8,11 @@ scan cannot give such an id back: it gives U+0000, which no client id holds (MQT
     Redis    <prefix>:{<tenant>/<client>}:<journal>:<generation>:<incarnation>     the queue, a stream
              <prefix>:{<tenant>/<client>}:<journal>                                the context, a hash
     Kafka    <prefix>.<client>, with tenants <prefix>.<tenant>.<client>            the queues of a client, a topic
+    HBase    <salt>/<tenant>/<client>/<journal>/<generation>/<incarnation>/<block>  64 messages of the queue, a row
 
-Generation and incarnation are decimal numbers, the journal the hexadecimal digits of its uuid.
+The salt is two hexadecimal digits of a digest of tenant and client, so that all regions have some; the block is the
+serial number of its messages divided by 64, in 14 hexadecimal digits. Generation and incarnation are decimal numbers, the
+journal the hexadecimal digits of its uuid.
 """
 
 from __future__ import annotations
@@ -28,6 +31,9 @@ _ESCAPE: Final = re.compile("_([0-9A-F]{2})")
 _DIGEST: Final = "__"  # no escaped text has two underlines in a row
 _SHORTENED: Final = "\0"
 _WORD: Final = re.compile("[A-Za-z0-9_-]+")
+_SALTED: Final = re.compile(
+    r"([0-9a-f]{2}/([A-Za-z0-9_-]*)/([A-Za-z0-9_-]*)/([0-9a-f]+)/([0-9]+)/([0-9]+)/)[0-9a-f]{14}"
+)
 _KEY: Final = re.compile(r"\{([A-Za-z0-9_-]*)/([A-Za-z0-9_-]*)\}:([0-9a-f]+)(?::([0-9]+):([0-9]+))?")
 
 
@@ -129,3 +135,32 @@ class KafkaNames:
         except UnicodeDecodeError:
             return None
         return (tenant, client_id) if self.topic(tenant, client_id) == topic else None
+
+
+class HBaseNames:
+    """The rows of streams in HBase. All rows of a client begin with the same bytes."""
+
+    @staticmethod
+    def client(tenant: str, client_id: str) -> str:
+        """Return what the rows of a client begin with."""
+        whose = f"{shortened(escaped(tenant), TAG_MAX)}/{shortened(escaped(client_id), TAG_MAX)}"
+        return f"{blake2b(whose.encode(), digest_size=1).hexdigest()}/{whose}/"
+
+    @staticmethod
+    def stream(name: QueueName) -> bytes:
+        """Return what the rows of a stream begin with."""
+        start = HBaseNames.client(name.tenant, name.client_id)
+        return f"{start}{name.journal}/{name.generation}/{name.incarnation}/".encode()
+
+    @staticmethod
+    def name_of(row: bytes) -> tuple[bytes, QueueName] | None:
+        """Return what the rows of the same stream begin with, and whose stream it is; None where a row is not ours."""
+        found = _SALTED.fullmatch(row.decode("latin-1"))
+        if found is None:
+            return None
+        start, tenant, client, journal, generation, incarnation = found.groups()
+        try:
+            name = QueueName(unescaped(tenant), unescaped(client), journal, int(generation), int(incarnation))
+        except UnicodeDecodeError:
+            return None
+        return start.encode(), name

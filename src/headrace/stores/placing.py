@@ -1,7 +1,8 @@
 """Which store the long backlog of a session lies in: the first rule that fits, else what its type of session has.
 
 Stores are named as the configuration names them: `JOURNAL`, where a backlog needs no store, or an address such as
-`redis://host` or `kafka://host:port/prefix`. Groups and topic queues stay in the journal, whatever the rules say.
+`redis://host`, `kafka://host:port/prefix` or `hbase://host:port/prefix`. Groups and topic queues stay in the journal,
+whatever the rules say.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
+from headrace.stores.hbase import address as hbase_address
 from headrace.stores.kafka import address as kafka_address
 from headrace.stores.redis import address as redis_address
 
@@ -103,8 +105,15 @@ def is_kafka(store: str) -> bool:
     return store.startswith(f"{kafka_address.SCHEME}://")
 
 
+def is_hbase(store: str) -> bool:
+    """Return whether an address is that of an HBase."""
+    return store.startswith(f"{hbase_address.SCHEME}://")
+
+
 def _name_of(store: str) -> str:
     """Return what the journal calls a store. Raises ValueError for what is no address."""
+    if is_hbase(store):
+        return hbase_address.parse(store).name
     return kafka_address.parse(store).name if is_kafka(store) else redis_address.parse(store).name
 
 
@@ -118,8 +127,8 @@ def mistake_in(store: str) -> str:
     if store == JOURNAL:
         return ""
     scheme, mark, _ = store.partition("://")
-    if not mark or scheme not in ("redis", "rediss", kafka_address.SCHEME):
-        return "expected journal, redis://HOST:PORT or kafka://HOST:PORT/PREFIX"
+    if not mark or scheme not in ("redis", "rediss", kafka_address.SCHEME, hbase_address.SCHEME):
+        return "expected journal, redis://HOST:PORT, kafka://HOST:PORT/PREFIX or hbase://HOST:PORT/PREFIX"
     try:
         _name_of(store)
     except ValueError as error:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.ports.queue_store import QueueName
-from headrace.stores.names import TAG_MAX, KafkaNames, RedisNames, escaped, shortened, unescaped
+from headrace.stores.names import TAG_MAX, HBaseNames, KafkaNames, RedisNames, escaped, shortened, unescaped
 
 JOURNAL = "5f" * 16
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
@@ -116,3 +116,27 @@ def test_topics_of_others_are_of_nobody() -> None:
     for topic in ("p", "q.c", "p.", "p.a.b", "p.a_2fb", "p._E9"):
         assert KafkaNames("p", tenants=False).client_of(topic) is None, topic
     assert KafkaNames("p", tenants=True).client_of("p.c") is None
+
+
+@pytest.mark.parametrize("client", ["c", "sensor/{1}.é}", "a_b", "x" * 300, "UPPER-1"])
+def test_rows_of_hbase_are_of_one_stream(client: str) -> None:
+    one = name("acme.x", client)
+    start = HBaseNames.stream(one)
+    assert start.startswith(HBaseNames.client("acme.x", client).encode())
+    found = HBaseNames.name_of(start + b"%014x" % 77)
+    assert found is not None
+    assert found[0] == start
+    assert HBaseNames.stream(found[1]) == start
+    if len(client) < 100:
+        assert found[1] == one
+
+
+def test_rows_of_others_are_of_nobody() -> None:
+    start = HBaseNames.stream(name("acme", "c"))
+    for row in (b"", b"~", start, start + b"1", start + b"%013xg" % 1, b"x" + start + b"%014x" % 1):
+        assert HBaseNames.name_of(row) is None, row
+
+
+def test_clients_are_spread_over_all_regions() -> None:
+    salts = {HBaseNames.client("default", f"meter-{number}")[:2] for number in range(5000)}
+    assert salts == {f"{salt:02x}" for salt in range(256)}

@@ -43,7 +43,17 @@ def test_mistakes_name_their_key() -> None:
 
 @pytest.mark.parametrize(
     "store",
-    ["kafka", "memory", "kafka://h:9092", "hbase://h", "redis://", "redis://h?prefx=a", "http://h", ""],
+    [
+        "kafka",
+        "memory",
+        "kafka://h:9092",
+        "hbase://h",
+        "hbase://h:1",
+        "redis://",
+        "redis://h?prefx=a",
+        "http://h",
+        "",
+    ],
 )
 def test_what_is_no_store_is_said(store: str) -> None:
     assert mistake_in(store)
