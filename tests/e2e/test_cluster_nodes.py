@@ -208,6 +208,31 @@ def test_a_node_that_leaves_hands_over_and_says_so_to_its_clients(pair: Pair, pr
         assert drained(second, client, 20) == list(range(20))
 
 
+def test_a_client_whose_socket_was_at_a_node_that_leaves_loses_its_connection_alone(
+    nodes: Nodes, presences: Presences
+) -> None:
+    """Its home is told; who is not back within the grace leaves a will."""
+    patient: dict[str, object] = {"session.restart_grace_s": 15}
+    first, second = (nodes(name, settings=patient).start(WITHIN_S) for name in ("n0", "n1"))
+    presences.wait_for(n0=2, n1=2)
+    home = presences.shards_of("n1")[0]
+    with (
+        RawClient(second.address, client_of(home, "w")) as watcher,
+        RawClient(first.address, client_of(home, "back"), version=5) as back,
+        RawClient(first.address, client_of(home, "gone"), version=5) as gone,
+    ):
+        watcher.connect()
+        watcher.subscribe("will/#")
+        back.connect(clean=False, will=("will/a", b"back"))
+        gone.connect(clean=False, will=("will/b", b"gone"))
+        first.stop()
+        assert [one.read().reason for one in (back, gone)] == [SERVER_MOVED, SERVER_MOVED]
+        with RawClient(second.address, back.client_id, version=5) as again:
+            again.connect(clean=False)
+            assert watcher.receive(WITHIN_S).payload == b"gone"
+            assert watcher.ping() == []
+
+
 def test_a_node_that_joins_takes_its_share_and_clients_come_back(nodes: Nodes, presences: Presences) -> None:
     first = nodes("n0").start(WITHIN_S)
     presences.wait_for(n0=4)

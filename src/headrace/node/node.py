@@ -248,7 +248,9 @@ class Node:
         """Return the ways to the other workers, or nodes."""
         ways = self.owners, self._doors, peers.open_channel, peers.is_silent, self._loop, self._report
         if self._sharing is not None:
-            return ClusterHandOver(self._sharing.run, *ways)
+            handover = ClusterHandOver(self._sharing.run, *ways)
+            handover.say_leaving = peers.say_leaving
+            return handover
         return HandOver(self.place, *ways)
 
     def _check_certificates(self) -> None:

@@ -70,6 +70,9 @@ class Channel:
         self.on_bytes: Callable[[bytes], None] = _no_bytes
         self.on_writable: Callable[[], None] = _nothing
         self.on_closed: Callable[[], None] = _nothing
+        self.on_leaving: Callable[[], None] = (
+            _nothing  # the other side's node stops, and waits for what is said last
+        )
         self.closed = False  # nothing is sent, and nothing handed out, any more
         self.broken = False  # the link has ended, and the other side has not said that it closes
         self._carrier = carrier
@@ -198,6 +201,11 @@ class Channel:
             self.abort()
         elif not self._aside:
             self._end()
+
+    def leaving(self) -> None:
+        """Note that the node at the other side stops: what has its socket there is to say goodbye."""
+        if not self.closed and not self._closing:
+            self._tell(self.on_leaving)
 
     def lost(self) -> None:
         """Note that the link has ended."""

@@ -58,6 +58,7 @@ class ClusterHandOver(HandOver):
         """Begin as the node of this run."""
         super().__init__(Place.alone(owners.shards), owners, doors, open_channel, is_silent, loop, report)
         self._report = report
+        self.say_leaving: Callable[[], None] = _nothing  # set by whoever has the links
         self.relaying = {
             shard: Departures(ShardRoad(shard, run, owners, open_channel), loop)
             for shard in range(owners.shards)
@@ -67,7 +68,10 @@ class ClusterHandOver(HandOver):
         """Do nothing: channels come over the links."""
 
     async def drain(self) -> None:
-        """Wait for nobody: the homes of clients whose sockets are here need not stop with this node."""
+        """Have the homes of clients whose sockets are here say goodbye to them, and wait for that a moment: they need not
+        stop with this node."""
+        self.say_leaving()
+        await super().drain()
 
     def moved(self, shard: int) -> None:
         """Go on with whoever waits for a shard: its owner is another one now."""
@@ -106,3 +110,7 @@ class ClusterHandOver(HandOver):
         if why:
             self._report(f"a connection from another node was not taken: {why}")
         channel.abort()
+
+
+def _nothing() -> None:
+    """Do nothing."""

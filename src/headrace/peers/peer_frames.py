@@ -6,7 +6,8 @@ Integers are little endian::
 
     1 HELLO   0        the first frame of both sides: 8 bytes magic, u16 format, u16 worker, u16 workers, u16 reserved,
                        u32 shards, u64 run, 16 bytes node
-    2 BEAT    0        every second, by both sides
+    2 BEAT    0        every second, by both sides; with a body (LEAVING) by a node that stops: who is at the other end of
+                       channels that it has opened is to say goodbye. Who knows nothing of that sees a heartbeat
     3 FOLLOW  channel  u32 follower, u32 source: what two shards say to each other comes on this channel from now on
     4 SAY     channel  a frame of that conversation (`core.shards.peer_codec`)
     5 OPEN    channel  a channel of bytes begins; the body is what it begins with
@@ -39,6 +40,8 @@ OPEN: Final = 5
 DATA: Final = 6
 CREDIT: Final = 7
 CLOSE: Final = 8
+
+LEAVING: Final = b"\x01"
 
 LENGTH_BYTES: Final = 4
 HEADER_BYTES: Final = 5  # of what the length counts

@@ -25,6 +25,7 @@ from headrace.peers.peer_frames import (
     FOLLOW,
     HELLO,
     HELLO_BYTES,
+    LEAVING,
     OPEN,
     SAY,
     BrokenLink,
@@ -110,6 +111,10 @@ class LinkOwner(Wires):
         """Take a channel of bytes that the other worker has opened, or close it."""
         raise NotImplementedError
 
+    def leaving(self, link: PeerLink, channels: list[Channel]) -> None:
+        """Note that the node at the other side stops, and that these channels end with it."""
+        raise NotImplementedError
+
     def ended(self, link: PeerLink, reason: str, why: str) -> None:
         """Note that a link has ended, for one of REASONS."""
         raise NotImplementedError
@@ -153,6 +158,9 @@ class PeerLink(Carrier):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:
+        if self.ended:  # it took long to get here: whoever it belongs to has closed all links meanwhile
+            transport.abort()
+            return
         self._transport = transport
         transport.set_write_buffer_limits(high=HIGH_BYTES)
         try:
@@ -215,6 +223,11 @@ class PeerLink(Carrier):
             self.end("silent", f"nothing was heard for {TICK_S * SILENT_TICKS:.0f} s")
         elif self.up and self._ticks % BEAT_TICKS == 0:
             self.send(BEAT, 0, b"")
+
+    def say_leaving(self) -> None:
+        """Tell the other side that this node stops."""
+        if self.up:
+            self.send(BEAT, 0, LEAVING)
 
     @property
     def quiet(self) -> bool:
@@ -350,7 +363,10 @@ class PeerLink(Carrier):
             opened = Channel(self, self._theirs(channel), self.peer)
             self._channels[channel] = opened
             self._owner.take_channel(opened, body)
-        elif kind != BEAT:
+        elif kind == BEAT:
+            if body == LEAVING:
+                self._owner.leaving(self, list(self._channels.values()))
+        else:
             self._of_channel(kind, channel, body)
 
     def _greeted(self, body: bytes) -> None:

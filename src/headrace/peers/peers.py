@@ -33,6 +33,7 @@ REFUSED_S = 10.0  # between two attempts to follow, each of which begins with al
 SETTLE_INTERVAL_S = 0.01
 STRANGERS_MAX = 64  # connections that have not said who they are
 NODE_BYTES = 16
+LEAVE_AT_ONCE = 256  # connections that end in a pass of the loop
 EXPECTED = {"closed", "stopped", "replaced"}  # ends of links that nobody need look into
 
 Accept = Callable[[Channel, bytes], None]
@@ -355,6 +356,18 @@ class Peers(LinkOwner):
             self._told.add(reason)
         if why or reason != "stopped":
             self._report(f"the link to {of} has ended ({reason}){': ' if why else ''}{why}")
+
+    def say_leaving(self) -> None:
+        """Tell all others that this one stops: clients whose sockets are here are to hear it from their homes."""
+        for link in list(self._links.values()):
+            link.say_leaving()
+
+    def leaving(self, link: PeerLink, channels: list[Channel]) -> None:
+        """End the connections whose sockets are at a node that stops, some in each pass of the loop."""
+        for channel in channels[:LEAVE_AT_ONCE]:
+            channel.leaving()
+        if len(channels) > LEAVE_AT_ONCE:
+            self._loop.call_soon(self.leaving, link, channels[LEAVE_AT_ONCE:])
 
     # Wires
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.core.ports.link import BrokerPort, Link, WorkerPort
 from headrace.core.ports.timers import Timer
+from headrace.mqtt import reason_codes as rc
 from headrace.net.connection import Connection
 from headrace.peers.channel import Channel
 from headrace.stream import WHOLE, ByteStream
@@ -135,8 +136,15 @@ class ChannelTransport:
         channel.on_bytes = self._came
         channel.on_writable = self._writable
         channel.on_closed = self._ended
+        channel.on_leaving = self._leave
 
     # What the channel calls
+
+    def _leave(self) -> None:
+        """Say goodbye to a client whose socket is at a node that stops: it is to come again, by another one."""
+        link = self._link
+        if link is not None:
+            link.broker.put_out(link, rc.SERVER_SHUTTING_DOWN, "the node of its socket stops")
 
     def _came(self, data: bytes) -> None:
         link = self._link
@@ -211,6 +219,7 @@ def _let_go(channel: Channel) -> None:
     channel.on_bytes = _no_bytes
     channel.on_writable = _nothing
     channel.on_closed = _nothing
+    channel.on_leaving = _nothing
 
 
 def _nothing() -> None:

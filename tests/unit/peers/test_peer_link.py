@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import pytest
@@ -19,6 +20,7 @@ from headrace.peers.peer_frames import (
     DATA,
     FOLLOW,
     HELLO,
+    LEAVING,
     OPEN,
     SAY,
     BrokenLink,
@@ -68,6 +70,10 @@ class Owner(LinkOwner):
 
     def take_channel(self, channel: Channel, opening: bytes) -> None:
         self.channels.append(channel)
+
+    def leaving(self, link: PeerLink, channels: list[Channel]) -> None:
+        for channel in channels:
+            channel.leaving()
 
     def ended(self, link: PeerLink, reason: str, why: str) -> None:
         self.ends.append(reason)
@@ -277,6 +283,32 @@ def test_who_does_not_say_in_time_who_it_is_is_cut_off() -> None:
     line = Line(greeted=False)
     line.ticks(GREETING_TICKS + 1)
     assert line.owner.ends == ["greeting"]
+
+
+def test_a_link_that_has_ended_before_it_was_connected_closes_the_connection() -> None:
+    owner, transport = Owner(), Transport()
+    calls: list[Callable[[], None]] = []
+    link = PeerLink(owner, MINE, 1, 1000, Harness().worker, calls.append)
+    link.end("stopped")
+    link.connection_made(cast("object", transport))  # type: ignore[arg-type]
+    assert (transport.state, transport.written, owner.ends) == ("aborted", b"", ["stopped"])
+
+
+def test_a_node_that_stops_says_so_to_whoever_has_taken_its_channels() -> None:
+    line = Line()
+    line.turn()
+    line.link.say_leaving()
+    assert line.turn() == frame(BEAT, 0, LEAVING)
+    line.say(OPEN, 2, b"a")
+    line.say(OPEN, 4, b"b")
+    told: list[int] = []
+    for channel in line.owner.channels:
+        channel.on_leaving = partial(told.append, channel.number)
+    line.owner.channels[1].close()
+    line.say(BEAT, 0, b"")
+    assert told == []
+    line.say(BEAT, 0, LEAVING)
+    assert (told, line.owner.ends) == ([2], [])
 
 
 def test_an_end_within_a_frame_is_told_apart() -> None:

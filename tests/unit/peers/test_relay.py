@@ -104,7 +104,7 @@ def test_a_client_behind_tls_is_served_at_home(tmp_path: Path) -> None:
     run(body)
 
 
-@pytest.mark.parametrize("who", ["client", "home", "link", "takeover"])
+@pytest.mark.parametrize("who", ["client", "home", "link", "takeover", "leaving"])
 def test_a_relay_ends_as_a_whole_whoever_ends_it(tmp_path: Path, who: str) -> None:
     async def body() -> None:
         tls = Tls(tmp_path)
@@ -121,6 +121,8 @@ def test_a_relay_ends_as_a_whole_whoever_ends_it(tmp_path: Path, who: str) -> No
             connection.broker.put_out(connection, 0x98, "administrative action")
         elif who == "link":
             await second.peers.stop()
+        elif who == "leaving":
+            first.peers.say_leaving()
         else:
             plain = await asyncio.open_connection("127.0.0.1", int(first.ports[1]))
             plain[1].write(connect_packet(name))

@@ -157,18 +157,28 @@ class Absences:
             self._await_after_start(session, session.closed_at_us == event.timestamp_us)
 
     def _await_after_start(self, session: Session, was_open: bool) -> None:
-        """Publish the will of a session if it is due and nobody can come back for it; else hold it and start the
-        timer. `was_open`: the session had its connection until the broker ended."""
-        if session.will is not None and self._cannot_return(session):
-            self._wills.fire(session)
-        will = session.will
-        if will is not None and (will.delay_s == 0 or not session.persistent):
-            self._wills.hold(session)
+        """Hold the will of a session, or publish it, and start the timer. `was_open`: the session had its connection
+        until the broker ended."""
+        self._hold_will(session)
         self._await_with_grace(session, was_open)
         if session.timer is None:
             return
         if session.will is None or not self._settle_absence(session):
             self._awaited.append((session, was_open))
+
+    def await_after_stop(self, session: Session) -> None:
+        """Start the timer of a session whose connection has ended since the node stops that has its socket: as after a
+        start, its client has the grace to be back by another way (decision 15: sessions after a crash)."""
+        self._hold_will(session)
+        self._await_with_grace(session, True)
+
+    def _hold_will(self, session: Session) -> None:
+        """Publish the will of a session if nobody can come back for it; else hold it if it is due."""
+        if session.will is not None and self._cannot_return(session):
+            self._wills.fire(session)
+        will = session.will
+        if will is not None and (will.delay_s == 0 or not session.persistent):
+            self._wills.hold(session)
 
     def _cannot_return(self, session: Session) -> bool:
         """Return whether nobody has reason to connect with this client id again: the broker made it up, and nothing is

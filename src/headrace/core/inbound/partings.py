@@ -119,19 +119,22 @@ class Partings:
             self.close(session, reason, code)
 
     def _note_closed(self, session: Session, reason: str, code: int) -> None:
-        now_us = self._clock.now_us
-        queue = session.queue
         will = session.will
         if will is not None and (will.delay_s == 0 or not session.persistent):
             self._wills.fire(session)
         if not session.persistent:
             self._absences.end(session, reason, code)
             return
+        self._append_closed(session, reason, code)
+        self._absences.await_return(session)  # also of one that is taken over: whoever does that may fail
+
+    def _append_closed(self, session: Session, reason: str, code: int) -> None:
+        queue = session.queue
         forget_redraws(session)
         if queue is not None:
             queue.stop_resend()
         event = SessionClosed.at(
-            now_us,
+            self._clock.now_us,
             session.named(),
             expiry_s=session.expiry_s,
             sent_limit=0 if queue is None else queue.last_sent(),
@@ -142,7 +145,6 @@ class Partings:
         self._commit.append(event)
         self._fold.closed(session, event)
         self._absences.hand_out(groups_of(session))
-        self._absences.await_return(session)  # also of one that is taken over: whoever does that may fail
 
     def stop(self) -> None:
         """Stop on SIGTERM: say goodbye, note exactly what was sent; the sessions stay open in the journal (decision 15:
@@ -161,16 +163,33 @@ class Partings:
             link.close()
 
     def put_out(self, link: Link, code: int, why: str) -> None:
-        """End a connection that may not stay: DISCONNECT with a reason code where the version has one, and its will."""
+        """End a connection that may not stay: DISCONNECT with a reason code where the version has one, and its will.
+        Where its node stops, the client has the time to be back that it has after a start."""
         session = session_of(link)
         link.disconnect(code)
         try:
             if session is not None:
                 self.detach(link, session)
-                self.close(session, why, code)
+                if code == rc.SERVER_SHUTTING_DOWN:
+                    self._close_for_stop(session, why)
+                else:
+                    self.close(session, why, code)
                 self._tell_end(link, session, why, code)
         finally:
             link.close()  # nobody would read from it any more, or close it
+
+    def _close_for_stop(self, session: Session, why: str) -> None:
+        """Close a session whose client has done nothing to end its connection: it loses that, and nothing else."""
+        if session.will is None and not session.persistent:
+            self.close(session, why, rc.SERVER_SHUTTING_DOWN)
+            return
+        try:
+            self._append_closed(session, why, rc.SERVER_SHUTTING_DOWN)
+            self._absences.await_after_stop(session)
+        except Exception:
+            again = _Unclosed(self, session, why, rc.SERVER_SHUTTING_DOWN)
+            self._timers.schedule(self._clock.mono_ms + RETRY_MS, again)
+            raise
 
 
 class _Unclosed(Timer):

@@ -216,6 +216,41 @@ def test_a_will_of_a_connection_open_at_a_crash_fires_after_the_grace() -> None:
     assert payloads(watcher) == [b"a"]
 
 
+def test_who_loses_a_connection_to_a_node_that_stops_has_the_grace_before_the_will() -> None:
+    harness = Harness()
+    watcher = harness.client("w")
+    watcher.subscribe("will/#")
+    left = {
+        "a": harness.client("a", clean=True, will=Will("will/a", b"a", 1)),
+        "b": harness.client("b", version=5, clean=True, will=Will("will/b", b"b", 1)),
+        "c": harness.client("c", will=Will("will/c", b"c", 1)),
+        "d": harness.client("d", version=5, expiry_s=60, will=Will("will/d", b"d", 1)),
+        "e": harness.client("e", clean=True),
+    }
+    left["c"].subscribe("x")
+    left["d"].take()
+    for client in left.values():
+        harness.broker.put_out(client.link, 0x8B, "the node of its socket stops")
+        assert client.link.closed
+    assert left["d"].take() == [(0xE0, b"\x8b")]
+    assert session(harness, "e") is None
+    harness.client("p").publish("x", b"meanwhile", 1)
+    harness.client("b", version=5)
+    back = harness.client("c")
+    assert answer(back) == RESUMED
+    harness.advance(0.5)
+    assert payloads(watcher) == []
+    harness.advance(2)
+    assert sorted(payloads(watcher)) == [b"a", b"d"]
+    assert session(harness, "a") is None
+    left["d"] = harness.client("d", version=5)
+    harness.crash()
+    watcher = harness.client("later")
+    watcher.subscribe("will/#")
+    harness.advance(5)
+    assert payloads(watcher) == []
+
+
 @pytest.mark.parametrize(("code", "published"), [(0x00, False), (0x04, True), (0x80, True)])
 def test_a_disconnect_says_whether_the_will_is_published(code: int, published: bool) -> None:
     harness = Harness()
