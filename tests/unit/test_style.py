@@ -66,10 +66,7 @@ TESTED_TOGETHER = {
         "headrace/storage/kafka/snapshot_topic.py",
     ],
     "tests/unit/commands/test_cluster_certs.py": ["headrace/peers/peer_tls.py"],
-    "tests/e2e/test_cluster_nodes.py": [
-        "headrace/peers/cluster_peers.py",
-        "headrace/storage/kafka/enrolment.py",
-    ],
+    "tests/e2e/test_cluster_nodes.py": ["headrace/storage/kafka/enrolment.py"],
     "tests/e2e/test_kafka_brokers.py": ["headrace/storage/kafka/cluster.py"],
     "tests/e2e/test_kafka_sinks.py": ["headrace/kafka/process.py", "headrace/kafka/transactions.py"],
     "tests/e2e/test_kafka_sources.py": ["headrace/kafka/source.py"],

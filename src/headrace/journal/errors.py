@@ -15,6 +15,7 @@ class JournalError(Exception):
 
     retry_helps = False
     exit_status = 1
+    is_ordinary = False  # it belongs to what happens every day, and nobody need look into it
 
 
 class NoJournal(JournalError):

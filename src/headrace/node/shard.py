@@ -18,7 +18,7 @@ from headrace.core.records.message_id import JournalName, Origin
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.worker import LEAVE_AT_ONCE, Worker
-from headrace.journal.errors import reason_of
+from headrace.journal.errors import JournalError, reason_of
 from headrace.node.stores import OpenStores
 from headrace.services.repeating import repeat
 from headrace.services.watchdog import Watchdog
@@ -202,7 +202,12 @@ class OwnedShard:
         """Acknowledge nothing: nothing can be made durable any more (decision 21)."""
         self.failure = error
         self.broker.commit.on_failure(error)
-        self.logger.error("journal failed: nothing is acknowledged any more", error=str(error))
+        if isinstance(error, JournalError) and error.is_ordinary:
+            self.logger.info(
+                "the shard is given up: nothing of it is acknowledged here any more", reason=str(error)
+            )
+        else:
+            self.logger.error("journal failed: nothing is acknowledged any more", error=str(error))
         self._around.failed(self.number)
 
     # Stop

@@ -26,6 +26,7 @@ from headrace.workers.place import Place
 
 LONGEST_S: Final = 5.0  # between two attempts to dial a node that is away
 CONNECT_S: Final = 3.0
+UNKNOWN_MAX: Final = 512  # connections whose handshake is not over
 HANDSHAKE_S: Final = 3.0  # sooner than a greeting is due: what has said nothing holds no descriptor for long
 
 Address = tuple[str, int]
@@ -57,6 +58,9 @@ class ClusterPeers(Peers):
         self._listening = listening
         self._tls = tls
         self._certified: dict[PeerLink, list[str]] = {}  # names in certificates, until they are compared
+        self._unknown: dict[
+            PeerLink, None
+        ] = {}  # dialled us, and have not shown a certificate yet; the oldest first
         self._failures: dict[int, str] = {}  # why nodes that were dialled were not linked, as it was told
         self._longest_s = LONGEST_S
         self._greeting = Greeting(0, 0, owners.shards, run, cluster)
@@ -114,6 +118,15 @@ class ClusterPeers(Peers):
     def _unlink(self) -> None:
         """Do nothing: there is no file."""
 
+    def _accepted(self) -> asyncio.Protocol:
+        """Begin with somebody who has dialled: of too many that have not come so far the oldest are given up, since who
+        has a certificate is soon through."""
+        link = self._begin(-1)
+        self._unknown[link] = None
+        if len(self._unknown) > UNKNOWN_MAX:
+            next(iter(self._unknown)).end("greeting", "too many connections have not said who they are")
+        return cast("asyncio.Protocol", link)
+
     async def _connect_to(self, other: int, link: PeerLink) -> None:
         host, port = self._addresses[other]
         context = None if self._tls is None else self._tls.client
@@ -141,6 +154,7 @@ class ClusterPeers(Peers):
     # Links
 
     def admit(self, link: PeerLink, transport: asyncio.Transport) -> None:
+        self._unknown.pop(link, None)
         # Whoever has shown no certificate yet keeps nobody out who has one.
         waiting = len(self._strangers if self._tls is None else self._certified)
         if waiting > STRANGERS_MAX:
@@ -180,6 +194,7 @@ class ClusterPeers(Peers):
 
     def ended(self, link: PeerLink, reason: str, why: str) -> None:
         """Forget a link."""
+        self._unknown.pop(link, None)
         self._certified.pop(link, None)
         if link.dialled >= 0 and link.peer < 0 and why:
             self._tell_failure(link.dialled, why)

@@ -79,6 +79,8 @@ ROOM_BYTES: Final = (
 class ShardElsewhere(JournalError):
     """Another worker owns the shard."""
 
+    is_ordinary = True
+
 
 class NotNamed(JournalError):
     """The group does not name this worker for the shard, by now."""
