@@ -246,8 +246,12 @@ def test_a_stream_goes_on_in_what_was_restored_of_its_journal(journal: Writer, t
     assert ConsumerPosition.read(journal.data_dir, "few").offset == 110
 
 
-def test_a_stream_that_has_read_further_than_its_journal_reaches_is_refused(
-    run: Run, journal: Writer, tmp_path: Path
+@pytest.mark.parametrize(
+    ("count", "what"),
+    [(20, r"up to offset 150(?s:.)*ends at 120"), (80, r"up to offset 150(?s:.)*another one")],
+)
+def test_a_stream_whose_journal_was_put_back_is_refused_also_where_that_has_grown_past_it(
+    run: Run, journal: Writer, tmp_path: Path, count: int, what: str
 ) -> None:
     """The files were copied back, with nothing that says so: uuid and epoch are those of the checkpoint."""
     journal.write(mixed(100, 27))
@@ -261,10 +265,11 @@ def test_a_stream_that_has_read_further_than_its_journal_reaches_is_refused(
     shutil.rmtree(journal.data_dir)
     shutil.copytree(tmp_path / "copy", journal.data_dir)
     journal.made.records = records
-    journal.write(mixed(20, 29))
-    with pytest.raises(
-        StreamingQueryException, match=r"up to offset 150(?s:.)*ends at 120(?s:.)*a new checkpoint"
-    ):
+    others = mixed(count, 29)
+    for record in others.records:
+        record.timestamp_us += 1_000_000
+    journal.write(others)
+    with pytest.raises(StreamingQueryException, match=rf"{what}(?s:.)*a new checkpoint"):
         run()
     assert written(tmp_path) == rows
     for again in (few, reader(journal)):  # one that runs on, and one that begins again
@@ -273,7 +278,7 @@ def test_a_stream_that_has_read_further_than_its_journal_reaches_is_refused(
         with pytest.raises(ForeignOffset, match="headrace restore"):
             again.partitions(read, read)
     assert ConsumerPosition.list(journal.data_dir) == [], "nothing of the journal is let go for it"
-    assert reader(journal, startingOffsets="latest").initialOffset()["offset"] == 120
+    assert reader(journal, startingOffsets="latest").initialOffset()["offset"] == 100 + count
 
 
 def test_progress_says_what_a_batch_took_and_what_it_left(run: Run, journal: Writer) -> None:

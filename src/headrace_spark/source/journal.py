@@ -218,6 +218,34 @@ def require_history(journal: LogReader, position: JournalOffset) -> JournalOffse
         ) from None
 
 
+def time_before(journal: LogReader, offset: int) -> int | None:
+    """Return the time of the record before `offset`, microseconds since 1970; None where it is gone, may have been
+    replaced by compaction, or is not for this token to see."""
+    if journal.tenant or offset <= journal.complete_offset():
+        return None
+    try:
+        for chunk in chunks(journal.scan(offset - 1, offset), journal.uuid, offset - 1, offset):
+            if len(chunk.offsets):
+                return int(chunk.timestamps_us[-1])
+    except OffsetOutOfRange:  # retention was faster
+        pass
+    return None
+
+
+def require_same(journal: LogReader, position: JournalOffset) -> None:
+    """Raise ForeignOffset if the record before a position is another one than that which was read: the files were put
+    back as they were before, with the epoch of before, and have grown past the position."""
+    if position.time_us is None:
+        return
+    found = time_before(journal, position.offset)
+    if found not in (None, position.time_us):
+        raise ForeignOffset(
+            f"the checkpoint has read journal {journal.uuid} up to offset {position.offset}, and the record before it is "
+            f"another one in that of {journal.location}: its files were put back as they were before, without `headrace "
+            "restore`, and others were written since. Use the right data directory, or a new checkpoint and consumer"
+        )
+
+
 def _still_has(journal: LogReader, position: JournalOffset) -> bool:
     """Return whether the record before an older epoch's position is one that was there then: what comes in the place of
     records that were cut is of a newer epoch. False too where the journal has let go of it, since nobody can tell."""

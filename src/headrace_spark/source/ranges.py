@@ -20,21 +20,33 @@ TASK_RECORDS_MIN: Final = 50_000
 
 @dataclass(frozen=True)
 class JournalOffset:
-    """A position in one journal: every record below `offset` has been read. Offsets leave with uuid and epoch."""
+    """A position in one journal: every record below `offset` has been read. Offsets leave with uuid and epoch.
+
+    `time_us`: of the record before `offset`, where it is known: a journal that has another one there is an older copy
+    that was put back and has grown since. An older headrace neither writes nor looks at it.
+    """
 
     uuid: str
     epoch: int
     offset: int
+    time_us: int | None = field(default=None, compare=False)
 
     def as_dict(self, **about: int) -> dict[str, Any]:
         """Return the offset for Spark, which compares offsets as JSON text: where nothing moved, hand back what Spark
         gave."""
-        return {"uuid": self.uuid, "epoch": self.epoch, "offset": self.offset, **about}
+        timed = {} if self.time_us is None else {"time_us": self.time_us}
+        return {"uuid": self.uuid, "epoch": self.epoch, "offset": self.offset, **timed, **about}
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> JournalOffset:
         try:
-            return cls(str(given["uuid"]), int(given["epoch"]), int(given["offset"]))
+            time_us = given.get("time_us")
+            return cls(
+                str(given["uuid"]),
+                int(given["epoch"]),
+                int(given["offset"]),
+                None if time_us is None else int(time_us),
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise ForeignOffset(
                 f"the checkpoint holds {given!r}, which is no offset of a headrace journal"

@@ -9,6 +9,7 @@ workers. Offsets are by journal (`headrace_spark.source.ranges.StreamOffset`), s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from time import monotonic
 from types import MappingProxyType
 from typing import Any
@@ -32,6 +33,8 @@ from headrace_spark.source.journal import (
     register,
     registered_offset,
     require_history,
+    require_same,
+    time_before,
 )
 from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.options import EARLIEST, LATEST, SourceOptions
@@ -86,6 +89,9 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
     def _at(journal: LogReader, offset: int) -> JournalOffset:
         return JournalOffset(journal.uuid, journal.epoch, offset)
 
+    def _end_at(self, journal: LogReader, offset: int) -> JournalOffset:
+        return replace(self._at(journal, offset), time_us=time_before(journal, offset))
+
     def _first(self, journal: LogReader) -> int:
         """Return where the query begins with a journal; registers the consumer there."""
         starting = self.options.starting
@@ -110,6 +116,8 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         for uuid, position in given.positions.items():
             if uuid in journals:
                 positions[uuid] = require_history(journals[uuid], position)
+                if uuid not in self._registered or journals[uuid].high_watermark() > position.offset:
+                    require_same(journals[uuid], positions[uuid])
             elif len(given.positions) == 1 == len(journals):
                 require_history(next(iter(journals.values())), position)
             else:
@@ -157,7 +165,7 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         self._planned_s = monotonic()
         if is_limited:
             self._limit(list(fetches.values()))
-        ends = {uuid: self._at(journals[uuid], fetch.end) for uuid, fetch in fetches.items()}
+        ends = {uuid: self._end_at(journals[uuid], fetch.end) for uuid, fetch in fetches.items()}
         return StreamOffset(ends, begin.begun).as_dict(
             bytes=sum(fetch.bytes for fetch in fetches.values()),
             lag=sum(fetch.high_watermark - fetch.end for fetch in fetches.values()),
@@ -207,6 +215,7 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
             start_at = first.get(uuid, self._at(journal, last.begun.get(uuid, 0)))
             require_history(journal, start_at)
             require_history(journal, position)
+            require_same(journal, position)
             self._register(journal, start_at.offset)
             ranges.append((journal, start_at.offset, position.offset))
         tasks = shares([stop - begun for _, begun, stop in ranges], self.options.partitions)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,8 @@ from headrace_spark.source.journal import (
     register,
     registered_offset,
     require_history,
+    require_same,
+    time_before,
 )
 from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.options import SourceOptions
@@ -96,6 +100,38 @@ def test_a_restored_journal_goes_on_where_all_that_was_read_is_there(journal: Wr
         if not step:
             whole.write(mixed(50, 2))
             cut.write(mixed(150, 3))
+
+
+def test_an_older_copy_that_was_put_back_and_has_grown_past_a_position_is_another_journal(
+    journal: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its uuid and its epoch are the same; the records that were read are not."""
+    journal.write(mixed(300))
+    copy = tmp_path / "copy"
+    shutil.copytree(journal.data_dir, copy)
+    journal.write(mixed(50, 2))
+    found = open_journal(journal.data_dir)
+    times = {offset: time_before(found, offset) for offset in (0, 300, 320, 350)}
+    assert times[0] is None
+    put_back, others = Writer(copy), mixed(80, 3)
+    put_back.made.records += journal.made.records[:300]
+    for record in others.records:
+        record.timestamp_us += 1_000_000
+    put_back.write(others)
+    older = open_journal(copy)
+    assert (older.uuid, older.epoch) == (found.uuid, found.epoch)
+    for offset, is_same in ((0, True), (300, True), (320, False), (350, False)):
+        position = JournalOffset(found.uuid, found.epoch, offset, times[offset])
+        require_same(found, position)
+        require_same(older, replace(position, time_us=None))  # of an older headrace
+        assert require_history(older, position) == position
+        if is_same:
+            require_same(older, position)
+        else:
+            with pytest.raises(ForeignOffset, match="put back as they were before"):
+                require_same(older, position)
+    monkeypatch.setattr(JournalReader, "complete_offset", lambda _self: 350)
+    require_same(older, JournalOffset(found.uuid, found.epoch, 350, times[350]))  # it may have been compacted
 
 
 def test_of_an_older_epoch_nobody_can_tell_what_the_journal_has_let_go_of(

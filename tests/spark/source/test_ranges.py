@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -74,6 +75,10 @@ def test_bytes_between_counts_segments_in_part() -> None:
 def test_offsets_survive_the_checkpoint() -> None:
     offset = JournalOffset("u", 3, 77)
     assert JournalOffset.from_json(json.dumps(offset.as_dict(lag=5, bytes=9))) == offset
+    timed = replace(offset, time_us=7)
+    assert JournalOffset.from_json(json.dumps(timed.as_dict(lag=5))).time_us == 7
+    assert json.dumps(JournalOffset.from_dict(timed.as_dict()).as_dict()) == json.dumps(timed.as_dict())
+    assert "time_us" not in offset.as_dict()
 
 
 @pytest.mark.parametrize("given", [{}, {"uuid": "u", "epoch": 1}, {"uuid": "u", "epoch": "x", "offset": 1}])
