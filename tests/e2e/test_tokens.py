@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker_process import BrokerProcess, headrace, make_broker
+from broker_process import BrokerProcess, free_port, headrace, make_broker, wait_until
 from directory_clock import ME
 from e2e.conftest import finish
-from e2e.raw import RawClient
+from e2e.raw import ClosedError, RawClient
 from e2e.wire import DISCONNECT, PUBACK
 from headrace.directory.entries import Rule
 from headrace.directory.store import Store, open_store
-from token_keys import DAY_S, OTHER, RSA, jwks, pem_of, token
+from token_keys import DAY_S, ED25519, OTHER, RSA, jwks, pem_of, public, token
 
 pytestmark = pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")
 STARTED_S = 180.0
 WITHIN_S = 60.0
-NOT_AUTHORIZED, ADMINISTRATIVE = 0x87, 0x98
+NOT_AUTHORIZED, SERVER_UNAVAILABLE, ADMINISTRATIVE = 0x87, 0x88, 0x98
 Clients = Callable[..., RawClient]
 UP = [{"allow": "publish,retain", "filter": "up/%u/#"}]
 
@@ -163,6 +166,66 @@ def test_what_a_token_has_brought_counts_for_a_will_when_its_client_has_gone(
         )
         gateway.close()
         assert reader.receive(WITHIN_S).payload == said
+
+
+class Issuer(ThreadingHTTPServer):
+    """Answers with its keys, among them one that nobody can use."""
+
+    text = jwks({"kty": "oct", "kid": "odd"}, public(ED25519, kid="ed"))
+
+
+class Answer(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        server = self.server
+        assert isinstance(server, Issuer)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(server.text)))
+        self.end_headers()
+        self.wfile.write(server.text)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_who_brings_a_token_before_its_keys_could_be_read_is_no_guesser(
+    tmp_path: Path, clients: Clients
+) -> None:
+    """It is told to come later, 0x88, and its address is not banned for that; whose password is wrong is."""
+    port = free_port()
+    url = f"sqlite:///{tmp_path}/directory.sqlite"
+    with closing(open_store(url, make=True)) as store:
+        store.tenants.create(ME, "acme")
+        store.users.create(ME, "acme", "app", b"secret")
+    settings = {
+        "tenants.enabled": "true",
+        "directory.url": url,
+        "access.chain": '["jwt", "password"]',
+        "jwt.jwks": f"http://127.0.0.1:{port}/keys",
+        "access.ban_after_failures": 2,
+        "limits.connect_timeout_s": 60,
+    }
+    broker = make_broker(tmp_path / "broker", settings, [])
+    broker.start(STARTED_S)
+
+    def tries(password: bytes, user: str = "acme/gw") -> int:
+        client = clients(broker, "c", 5, connect=False)
+        return client.connect(user_name=user, password=password, expect=None, deadline_s=WITHIN_S).reason
+
+    issuer = None
+    try:
+        for _ in range(4):
+            assert tries(token()) == SERVER_UNAVAILABLE
+        assert tries(b"secret", "acme/app") == 0
+        issuer = Issuer(("127.0.0.1", port), Answer)
+        threading.Thread(target=issuer.serve_forever).start()
+        wait_until(lambda: tries(token()) == 0, "the keys are read", WITHIN_S)
+        assert tries(token(key=OTHER)) == NOT_AUTHORIZED
+        with pytest.raises((ClosedError, ConnectionError)):  # at the second, or from then on
+            wait_until(lambda: tries(token(key=OTHER)) == 0, "the address is banned", WITHIN_S)
+    finally:
+        if issuer is not None:
+            issuer.shutdown()
+            issuer.server_close()
+        finish(broker)
 
 
 def test_keys_that_cannot_be_used_are_named_at_the_start(tmp_path: Path) -> None:

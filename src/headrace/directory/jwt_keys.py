@@ -7,13 +7,16 @@ key is no secret of HMAC, whatever the header of a token says. Pure.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from jwt.algorithms import ECAlgorithm, HMACAlgorithm, OKPAlgorithm, RSAAlgorithm
-from jwt.exceptions import PyJWTError
 
 KEYS_MAX: Final = 64
+_ODD_NAMED_MAX: Final = 3  # keys that cannot be used, where none can
+_NAME_MAX: Final = 64  # characters of a kid or an alg in a message
+_REASON_MAX: Final = 200
 RSA_BITS_LEAST: Final = 2048
 _SECRET_BYTES_LEAST: Final = {"HS256": 32, "HS384": 48, "HS512": 64}  # RFC 7518, section 3.2
 _CURVES: Final = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
@@ -35,8 +38,14 @@ class VerifyingKey:
     key: Any
 
 
-def keys_of(text: bytes) -> tuple[VerifyingKey, ...]:
-    """Return the keys of a JWK Set that verify signatures; those for something else are left out. Raises UnusableKeys."""
+def pass_over(_: str) -> None:
+    """Tell nobody of a key that is left out."""
+
+
+def keys_of(text: bytes, left_out: Callable[[str], object] = pass_over) -> tuple[VerifyingKey, ...]:
+    """Return the keys of a JWK Set that verify signatures. Those for something else are left out, and so is one that
+    cannot be used, of which `left_out` is told (RFC 7517, section 5): an issuer may have added one of a new kind. Raises
+    UnusableKeys where no key is left, or a private one is among them."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -48,22 +57,32 @@ def keys_of(text: bytes) -> tuple[VerifyingKey, ...]:
         raise UnusableKeys(f"it has more than {KEYS_MAX} keys")
     for at, entry in enumerate(entries):
         _check_public(at, entry)
-    keys = tuple(_key(at, entry) for at, entry in enumerate(entries) if _is_for_signatures(entry))
+    keys, odd = list[VerifyingKey](), list[str]()
+    for at, entry in enumerate(entries):
+        try:
+            keys += [_key(at, entry)] if _is_for_signatures(at, entry) else []
+        except UnusableKeys as error:
+            odd.append(str(error))
     if not keys:
-        raise UnusableKeys("none of its keys verifies signatures")
-    return keys
+        raise UnusableKeys("; ".join(["none of its keys verifies signatures", *odd[:_ODD_NAMED_MAX]]))
+    for one in odd:
+        left_out(one)
+    return tuple(keys)
 
 
 def _check_public(at: int, entry: object) -> None:
-    """Refuse an entry that is none, or that has what its owner alone should have. Raises UnusableKeys."""
+    """Refuse an entry that has what its owner alone should have. Raises UnusableKeys."""
     if not isinstance(entry, dict):
-        raise UnusableKeys(f"key {at} is no object")
+        return
     if entry.get("kty") != "oct" and "d" in entry:
         raise UnusableKeys(f"key {at} is a private key: the public part is enough, and all that may be here")
 
 
-def _is_for_signatures(entry: dict[str, Any]) -> bool:
-    """Return whether an entry may be used for signatures, as far as it says so (RFC 7517, sections 4.2 and 4.3)."""
+def _is_for_signatures(at: int, entry: object) -> bool:
+    """Return whether an entry may be used for signatures, as far as it says so (RFC 7517, sections 4.2 and 4.3). Raises
+    UnusableKeys."""
+    if not isinstance(entry, dict):
+        raise UnusableKeys(f"key {at} is no object")
     operations = entry.get("key_ops")
     allowed = operations is None or (isinstance(operations, list) and "verify" in operations)
     return entry.get("use", "sig") == "sig" and allowed and entry.get("kty") in ("oct", "RSA", "EC", "OKP")
@@ -71,7 +90,7 @@ def _is_for_signatures(entry: dict[str, Any]) -> bool:
 
 def _key(at: int, entry: dict[str, Any]) -> VerifyingKey:
     kid = entry.get("kid", "")
-    name = f"key {kid!r}" if kid else f"key {at}"
+    name = f"key {kid[:_NAME_MAX]!r}" if kid and isinstance(kid, str) else f"key {at}"
     if not isinstance(kid, str):
         raise UnusableKeys(f"key {at} has a kid that is no text")
     kind = entry["kty"]
@@ -79,13 +98,13 @@ def _key(at: int, entry: dict[str, Any]) -> VerifyingKey:
         key, algorithms = _READ[kind](entry)
     except UnusableKeys as error:
         raise UnusableKeys(f"{name} {error}") from None
-    except (PyJWTError, ValueError, TypeError, KeyError, OverflowError) as error:
-        raise UnusableKeys(f"{name} cannot be read: {error}") from None
+    except Exception as error:  # noqa: BLE001  of libraries, about what a stranger wrote: it costs this key alone
+        raise UnusableKeys(f"{name} cannot be read: {str(error)[:_REASON_MAX]}") from None
     wanted = entry.get("alg")
     if wanted is not None:
         algorithms = tuple(one for one in algorithms if one == wanted)
         if not algorithms:
-            raise UnusableKeys(f"{name} cannot be used for its alg, {wanted!r}")
+            raise UnusableKeys(f"{name} cannot be used for its alg, {str(wanted)[:_NAME_MAX]!r}")
     return VerifyingKey(kid, algorithms, key)
 
 

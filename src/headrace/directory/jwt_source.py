@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from headrace.directory.jwt_keys import UnusableKeys, VerifyingKey, keys_of
+from headrace.directory.jwt_keys import UnusableKeys, VerifyingKey, keys_of, pass_over
 
 BYTES_MAX: Final = 1 << 20
 TIMEOUT_S: Final = 10.0
@@ -31,7 +31,7 @@ class _Straight(urllib.request.HTTPRedirectHandler):
 
 class KeySource:
     """The keys of a JWK Set. `told` hears, on the thread that reads, of the first read that fails, with words, and of the
-    first that goes well again, with None."""
+    first that goes well again, with None; `left_out` of keys that cannot be used, when others are."""
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class KeySource:
         refresh_s: float,
         told: Callable[[str | None], object],
         clock: Callable[[], float] = time.monotonic,
+        left_out: Callable[[str], object] = pass_over,
     ) -> None:
         self.keys: tuple[VerifyingKey, ...] = ()
         self._where = where
@@ -46,7 +47,10 @@ class KeySource:
         self._told = told
         self._clock = clock
         self._failed = False
+        self._left_out = left_out
+        self._odd: list[str] = []  # keys, with what is wrong with each
         self._read_at = -AGAIN_S
+        self._good_at = -AGAIN_S  # when the keys that are there were read
         self._wake = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="jwks", daemon=True)
@@ -64,8 +68,12 @@ class KeySource:
 
     def load(self) -> None:
         """Read the keys now. Raises UnusableKeys."""
-        self.keys = keys_of(self._text())
         self._read_at = self._clock()
+        self._take()
+
+    def are_fresh(self) -> bool:
+        """Return whether the keys are what was there just now: others need not be looked for."""
+        return bool(self.keys) and self._clock() - self._good_at < AGAIN_S
 
     def close(self) -> None:
         """Read nothing any more."""
@@ -80,7 +88,7 @@ class KeySource:
         """Read the keys, and tell of what has become of that."""
         self._read_at = self._clock()
         try:
-            self.keys = keys_of(self._text())
+            self._take()
         except UnusableKeys as error:
             if not self._failed:
                 self._told(str(error))
@@ -99,6 +107,16 @@ class KeySource:
                 self._wake.wait(AGAIN_S if self._failed else self._refresh_s)
             elif not self._closed:
                 time.sleep(min(rest_s, 1.0))
+
+    def _take(self) -> None:
+        """Read the keys, and tell of those that are left out. Raises UnusableKeys."""
+        odd, began = list[str](), self._clock()
+        self.keys = keys_of(self._text(), odd.append)
+        self._good_at = began
+        if odd != self._odd:
+            self._odd = odd
+            for one in odd:
+                self._left_out(one)
 
     def _text(self) -> bytes:
         """Return the text of the JWK Set. Raises UnusableKeys."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import jwt
 
-from headrace.core.ports.directory import TokenClaims, Tokens
+from headrace.core.ports.directory import NO_TELLING, TokenClaims, Tokens
 from headrace.directory.entries import ACTIONS, ALLOW, DENY, Rule
 from headrace.directory.errors import InvalidField
 from headrace.directory.jwt_source import KeySource
@@ -29,6 +29,10 @@ FILTER_BYTES_MAX: Final = 1024
 _BEGINS: Final = b"eyJ"  # {" in base64
 _DOTS: Final = 2
 _BAD: Final = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
+
+
+class _NoSuchKey(Exception):
+    """No key is there that a token may have been signed with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ class JwtTokens(Tokens):
             return EXPIRED
         except jwt.ImmatureSignatureError:
             return EARLY
+        except _NoSuchKey:
+            return self._without_key()
         except _BAD:
             return WRONG
         return WRONG if claims is None else self._bound(claims, tenant, self._names.user_of(user))
@@ -79,13 +85,14 @@ class JwtTokens(Tokens):
         self._keys.close()
 
     def _claims(self, token: bytes, algorithm: str, kid: str) -> dict[str, Any] | None:
-        """Return the claims of a token that one of the keys has signed, None if none has. Raises PyJWTError."""
+        """Return the claims of a token that one of the keys has signed, None if none has. Raises PyJWTError,
+        _NoSuchKey."""
         settings = self._settings
         fitting = [
             one for one in self._keys.keys if algorithm in one.algorithms and (not kid or one.kid == kid)
         ]
         if not fitting:
-            self._keys.look_again()
+            raise _NoSuchKey
         for one in fitting:
             try:
                 found: dict[str, Any] = jwt.decode(
@@ -101,6 +108,14 @@ class JwtTokens(Tokens):
                 continue
             return found
         return None
+
+    def _without_key(self) -> str:
+        """Return what becomes of a token that names a key which is not there: it is wrong if the keys were read just now.
+        Before they have been read once, or while they are to be read again, that cannot be told: it may be right."""
+        if self._keys.are_fresh():
+            return WRONG
+        self._keys.look_again()
+        return NO_TELLING
 
     def _bound(self, claims: dict[str, Any], tenant: str, user: str) -> TokenClaims | str:
         """Return what a token says, if it is of this tenant and user."""

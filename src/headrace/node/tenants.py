@@ -90,7 +90,7 @@ class Tenants:
             from headrace.directory.jwt_source import KeySource
             from headrace.directory.jwt_tokens import JwtTokens
 
-        source = KeySource(config.jwt.jwks, config.jwt.refresh_s, _tell_of_keys)
+        source = KeySource(config.jwt.jwks, config.jwt.refresh_s, _tell_of_keys, left_out=_tell_of_key)
         try:
             source.open()
         except UnusableKeys as error:
@@ -270,7 +270,7 @@ def _check_keys(where: str) -> None:
     with _extra_named():
         from headrace.directory.jwt_keys import UnusableKeys
         from headrace.directory.jwt_source import KeySource
-    source = KeySource(where, 1, _tell_of_keys)
+    source = KeySource(where, 1, _tell_of_keys, left_out=_tell_of_key)
     if source.is_url:
         return
     try:
@@ -318,3 +318,8 @@ def _tell_of_keys(why: str | None) -> None:
         log.info("the keys of tokens are there again")
     else:
         log.error("the keys of tokens cannot be read: those that were there stay", why=why)
+
+
+def _tell_of_key(what: str) -> None:
+    """Say that a key cannot be used while others can. Runs on the thread that reads them."""
+    log.warning("a key of tokens is left out", what=what)

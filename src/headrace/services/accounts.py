@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.core.ports.access import PENDING, Guard, SignIn
-from headrace.core.ports.directory import Account, Directory, Rules, TokenClaims, Tokens
+from headrace.core.ports.directory import NO_TELLING, Account, Directory, Rules, TokenClaims, Tokens
 from headrace.core.ports.identity import Identity
 from headrace.mqtt import reason_codes as rc
 from headrace.net.gate import BANNED, Allowance
@@ -68,6 +68,7 @@ class Asking(Asked):
         self.line: str | None = None  # of the password that was verified
         self.step = 0  # in the chain of what lets clients in
         self.why = "wrong_token"  # the step before has not let it in
+        self.is_unsure = False  # a token may be right, which cannot be told now
         self.claims: TokenClaims | None = None  # of the token that was verified
         self.bearer = ""  # who came with it
 
@@ -216,7 +217,10 @@ class Accounts:
             if self._tokens is not None and self._tokens.looks_like(password):
                 return self._ask_for_token(asking, account)
             asking.step += 1
-        code = self._refuse(asking.request, asking.user, rc.NOT_AUTHORIZED, asking.why)
+        code, why = rc.NOT_AUTHORIZED, asking.why
+        if asking.is_unsure:
+            code, why = rc.SERVER_UNAVAILABLE, NO_TELLING
+        code = self._refuse(asking.request, asking.user, code, why)
         self._refuse_in_time(asking.request, asking.came, code)
         return PENDING
 
@@ -247,6 +251,7 @@ class Accounts:
             answer = self._refuse(request, user, rc.SERVER_UNAVAILABLE, "unavailable")
         elif not right:
             asking.why = look.why
+            asking.is_unsure = look.why == NO_TELLING
             asking.step += 1
             answer = self._ask_in_turn(asking, account)
         else:

@@ -44,11 +44,45 @@ def test_keys_for_something_else_are_left_out() -> None:
         ({**public(RSA), "n": "%"}, "cannot be read"),
         ({**public(ED25519), "x": "AA"}, "cannot be read"),
         ({**public(ED25519), "kid": 5}, "no text"),
+        (5, "key 0 is no object"),
     ],
 )
-def test_a_key_that_cannot_be_used_is_named(entry: dict[str, Any], why: str) -> None:
+def test_a_key_that_cannot_be_used_is_named(entry: Any, why: str) -> None:
     with pytest.raises(UnusableKeys, match=why):
         keys_of(jwks(entry))
+
+
+ODD = [
+    public(RSA, alg="HS256", kid="x"),
+    public(ec.generate_private_key(ec.SECP256K1()), kid="bitcoin"),
+    jwk_of_secret(b"short"),
+    {"kty": "oct", "k": 5},
+    {"kty": "OKP"},
+    {"kty": "EC", "crv": ["P-256"]},
+    {"kty": "EC", "crv": "P-256", "x": "AAAA", "y": "AAAA"},
+    {**public(RSA), "n": {}},
+    {**public(RSA), "e": "AA"},
+    {**public(ED25519), "kid": ["a"]},
+    {**public(ED25519), "alg": {"a": 1}},
+    5,
+    None,
+    "key",
+]
+
+
+@pytest.mark.parametrize("entry", ODD, ids=str)
+def test_a_key_that_cannot_be_used_leaves_the_others(entry: Any) -> None:
+    """An issuer that adds a kind of key must not shut out everybody whose token another key has signed."""
+    said = list[str]()
+    assert [key.kid for key in keys_of(jwks(entry, KEYS[0]), said.append)] == ["hs"]
+    assert len(said) == 1
+    assert len(said[0]) < 500
+
+
+def test_a_private_key_is_refused_whatever_else_is_there() -> None:
+    private = RSAAlgorithm.to_jwk(RSA, as_dict=True)
+    with pytest.raises(UnusableKeys, match="key 1 is a private key"):
+        keys_of(jwks(KEYS[0], private))
 
 
 @pytest.mark.parametrize(

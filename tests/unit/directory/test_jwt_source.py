@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.directory.jwt_keys import UnusableKeys
-from headrace.directory.jwt_source import BYTES_MAX, KeySource
+from headrace.directory.jwt_source import AGAIN_S, BYTES_MAX, KeySource
 from token_keys import KEYS, jwks
 
 WITHIN_S = 20.0
@@ -96,6 +96,37 @@ def test_a_url_is_read_on_a_thread_and_may_be_away_at_the_start(server: Server) 
         assert server.asked == asked + 1, "not more often than that, however many want it"
     finally:
         source.close()
+
+
+def test_keys_are_fresh_for_a_while_after_they_were_read_and_none_are_before(tmp_path: Path) -> None:
+    file, now = tmp_path / "keys.json", [0.0]
+    source = KeySource(str(file), 300, lambda _: None, lambda: now[0])
+    assert not source.are_fresh()
+    file.write_bytes(jwks())
+    source.load()
+    assert source.are_fresh()
+    now[0] += AGAIN_S
+    assert not source.are_fresh()
+    file.unlink()
+    source.read()
+    assert not source.are_fresh()  # what is there was read before
+    file.write_bytes(jwks())
+    source.read()
+    assert source.are_fresh()
+
+
+def test_keys_that_are_left_out_are_told_of_once(tmp_path: Path) -> None:
+    file, said = tmp_path / "keys.json", list[str]()
+    source = KeySource(str(file), 300, lambda _: None, left_out=said.append)
+    file.write_bytes(jwks(KEYS[0], {"kty": "oct", "kid": "odd"}))
+    source.load()
+    source.read()
+    assert [one.partition(" cannot")[0] for one in said] == ["key 'odd'"]
+    file.write_bytes(jwks(KEYS[0]))
+    source.read()
+    file.write_bytes(jwks(KEYS[0], {"kty": "oct", "kid": "odd"}))
+    source.read()
+    assert len(said) == 2
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,9 @@ class Secrets:
         return False
 
 
+NO_TELLING = "unavailable"  # whether a token is right
+
+
 class TokenClaims:
     """What a token says that was verified: until when it holds, in seconds since 1970, and the rules that it brings, for
     `Rules.grants_of_token`."""
@@ -102,7 +105,8 @@ class Tokens:
         raise NotImplementedError
 
     def verify(self, tenant: str, user: str, token: bytes) -> TokenClaims | str:
-        """Return what a token says, or why it lets this user in nowhere: one word with underscores. On a thread."""
+        """Return what a token says, or why it lets this user in nowhere: one word with underscores, `NO_TELLING` where
+        that cannot be told now, of a token that may be right. On a thread."""
         raise NotImplementedError
 
     def close(self) -> None:
