@@ -17,7 +17,7 @@ from headrace.core.ports.directory import NO_TELLING, TokenClaims, Tokens
 from headrace.directory.entries import ACTIONS, ALLOW, DENY, Rule
 from headrace.directory.errors import InvalidField
 from headrace.directory.jwt_source import KeySource
-from headrace.directory.names import tenant_name, topic_filter
+from headrace.directory.names import tenant_name, topic_filter, user_name
 from headrace.directory.policy import Policy
 from headrace.directory.tenancy import ByPrefix
 
@@ -28,7 +28,7 @@ RULES_MAX: Final = 64
 FILTER_BYTES_MAX: Final = 1024
 _BEGINS: Final = b"eyJ"  # {" in base64
 _DOTS: Final = 2
-_BAD: Final = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
+_BAD: Final = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError, InvalidField)
 
 
 class _NoSuchKey(Exception):
@@ -71,6 +71,7 @@ class JwtTokens(Tokens):
             if algorithm not in settings.algorithms or not isinstance(kid, str) or "crit" in header:
                 return WRONG
             claims = self._claims(token, str(algorithm), kid)
+            return WRONG if claims is None else self._bound(claims, tenant, self._names.user_of(user))
         except jwt.ExpiredSignatureError:
             return EXPIRED
         except jwt.ImmatureSignatureError:
@@ -79,7 +80,6 @@ class JwtTokens(Tokens):
             return self._without_key()
         except _BAD:
             return WRONG
-        return WRONG if claims is None else self._bound(claims, tenant, self._names.user_of(user))
 
     def close(self) -> None:
         self._keys.close()
@@ -118,16 +118,21 @@ class JwtTokens(Tokens):
         return NO_TELLING
 
     def _bound(self, claims: dict[str, Any], tenant: str, user: str) -> TokenClaims | str:
-        """Return what a token says, if it is of this tenant and user."""
+        """Return what a token says, if it is of this tenant and user, and until when. The name has to be one that a user
+        of the directory may have. Raises InvalidField, ValueError, OverflowError."""
         settings = self._settings
-        if claims[settings.tenant_claim] != tenant or claims[settings.user_claim] != user or not user:
+        until = claims["exp"]
+        if isinstance(until, bool) or not isinstance(until, int | float):
+            return WRONG
+        if (
+            claims[settings.tenant_claim] != tenant
+            or claims[settings.user_claim] != user
+            or not user_name(user)
+        ):
             return WRONG
         brought = claims.get(settings.acl_claim) if settings.acl_claim else None
-        try:
-            policy = None if brought is None else Policy(rules_of(tenant, brought))
-        except InvalidField:
-            return WRONG
-        return TokenClaims(float(int(claims["exp"]) + settings.leeway_s), policy)
+        policy = None if brought is None else Policy(rules_of(tenant, brought))
+        return TokenClaims(float(int(until) + settings.leeway_s), policy)
 
 
 def _is_spelled_right(token: bytes) -> bool:

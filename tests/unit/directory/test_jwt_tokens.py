@@ -5,10 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import json
+import math
 import time
 from typing import Any
 
+import jwt
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from headrace.core.ports.directory import NO_TELLING, TokenClaims
 from headrace.directory.errors import InvalidField
@@ -24,6 +29,7 @@ from token_keys import (
     P256,
     PRIVATE,
     RSA,
+    SECRET,
     jwk_of_secret,
     jwks,
     part,
@@ -49,13 +55,13 @@ class Keys(KeySource):
         self.wanted += 1
 
 
-def tokens(text: bytes = b"", **settings: Any) -> JwtTokens:
-    made = JwtSettings(**{"algorithms": ALGORITHMS, **settings})
+def tokens(text: bytes = b"", **said: Any) -> JwtTokens:
+    made = JwtSettings(**{"algorithms": ALGORITHMS, **said})
     return JwtTokens(Keys(text or jwks()), made, ByPrefix("/", "default"))
 
 
-def verify(value: bytes, tenant: str = "acme", user: str = "acme/gw", **settings: Any) -> TokenClaims | str:
-    return tokens(**settings).verify(tenant, user, value)
+def verify(value: bytes, tenant: str = "acme", user: str = "acme/gw", **said: Any) -> TokenClaims | str:
+    return tokens(**said).verify(tenant, user, value)
 
 
 @pytest.mark.parametrize("algorithm", list(PRIVATE))
@@ -90,6 +96,15 @@ def test_of_the_default_tenant_both_names_of_a_user_are_one() -> None:
         ({"exp": None}, WRONG),
         ({"exp": "soon"}, WRONG),
         ({"exp": float("inf")}, WRONG),
+        ({"exp": float("nan")}, WRONG),
+        ({"exp": 10**400}, WRONG),  # no float is that large
+        ({"exp": -(10**400)}, EXPIRED),
+        ({"exp": str(int(time.time()) + DAY_S)}, WRONG),
+        ({"exp": [int(time.time()) + DAY_S]}, WRONG),
+        ({"nbf": 10**400}, EARLY),
+        ({"iat": 10**400}, EARLY),
+        ({"iat": {}}, WRONG),
+        ({"jti": 5}, WRONG),
         ({"nbf": int(time.time()) + DAY_S}, EARLY),
         ({"nbf": "x"}, WRONG),
         ({"tenant": None}, WRONG),
@@ -108,6 +123,57 @@ def test_of_the_default_tenant_both_names_of_a_user_are_one() -> None:
 )
 def test_what_is_wrong_with_its_claims_lets_nobody_in(claims: dict[str, Any], why: str) -> None:
     assert verify(token(**claims)) == why
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\nb", "a\x7fb", "\ud800", "x" * 256, "\ufdd0", "a\u2028b"])
+def test_no_name_that_no_user_can_have_comes_in_by_a_token(name: str) -> None:
+    """What the directory would refuse to make is in no list, no rule and no line of a log either."""
+    said = json.dumps({"tenant": "acme", "sub": name, "exp": int(time.time()) + DAY_S})
+    claims = json.loads(said)
+    assert tokens().verify("acme", f"acme/{name}", jwt.encode(claims, SECRET, "HS256").encode()) == WRONG
+
+
+def test_names_that_mean_more_than_one_level_come_in_and_fill_in_nothing() -> None:
+    """As with a password: `%u` is void for them (`services.filters`)."""
+    for name in ("+", "#", "a/b", "/"):
+        found = verify(token(sub=name, acl=[{"allow": "publish", "filter": "up/%u/x"}]), user=f"acme/{name}")
+        assert isinstance(found, TokenClaims)
+        assert isinstance(found.rules, Policy)
+        may = Permissions(found.rules.trees(None, (), "c"), name, "c")
+        assert not may.allows(PUBLISH, f"up/{name}/x")
+        assert not may.allows(PUBLISH, "up/other/x")
+
+
+ODD = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([10**400, -(10**400), 2**63, 2**64])
+    | st.floats()
+    | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = ("tenant", "sub", "exp", "nbf", "iat", "iss", "aud", "jti", "acl")
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(st.sampled_from(NAMES), ODD, max_size=4), st.booleans(), ODD, ODD)
+def test_whatever_a_token_claims_there_is_an_answer(
+    claims: dict[str, Any], is_asked_for: bool, algorithm: Any, kid: Any
+) -> None:
+    """Whoever holds a key may sign anything; nothing of it is an error on a thread."""
+    said = {"tenant": "acme", "sub": "gw", "exp": int(time.time()) + DAY_S, **claims}
+    asked = {"issuer": "us", "audience": "hub"} if is_asked_for else {}
+    made = tokens(**asked)
+    for header in ({"alg": "HS256"}, {"alg": "HS256", "kid": kid}, {"alg": algorithm}):
+        signing = part(header) + b"." + part(said)
+        mac = hmac.new(SECRET, signing, hashlib.sha256).digest()
+        value = signing + b"." + base64.urlsafe_b64encode(mac).rstrip(b"=")
+        found = made.verify("acme", "acme/gw", value)
+        assert isinstance(found, TokenClaims) or found in (WRONG, EXPIRED, EARLY)
+        if isinstance(found, TokenClaims):
+            assert math.isfinite(found.until_s)
 
 
 def test_clocks_may_differ_a_little() -> None:
