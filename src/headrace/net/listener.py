@@ -163,9 +163,10 @@ class Listener:
         poller: Poller | None,
         keep_alive_s: int = 0,
         bound: socket.socket | None = None,
+        separator: str = "",
     ) -> None:
-        """Listen on `address`; on `bound` where another process has bound it, which several may share. Raises OSError
-        that names the address, UnusableCertificate."""
+        """Listen on `address`; on `bound` where another process has bound it, which several may share. `separator` is
+        that of tenants, "": there are none. Raises OSError that names the address, UnusableCertificate."""
         self._address = address
         self._keep_alive_s = 0 if address.scheme == "unix" else keep_alive_s
         self._proxied = address.options.proxy != "off"
@@ -184,7 +185,8 @@ class Listener:
         self.opening: set[asyncio.Task[None]] = set()
         identity = address.options.identity
         connections.takes_identity = bool(identity)
-        connections.template = None if identity in ("", COMMON_NAME) else SubjectTemplate(identity)
+        is_template = identity not in ("", COMMON_NAME)
+        connections.template = SubjectTemplate(identity, separator) if is_template else None
         connections.report = report
         self._is_shared = bound is not None
         self._socket = bind(address) if bound is None else bound

@@ -2,7 +2,8 @@
 
 Fields are cn, o and ou of the subject, and dns, uri and email of the subject alternative names. A certificate that has
 none of a field, or several, names nobody; nor does one whose value holds a text that stands anywhere behind its
-field in the template, since it could pass for two values: for a tenant, and what is behind its separator.
+field in the template, since it could pass for two values: for a tenant, and what is behind its separator. Where names
+divide into tenant and user the first separator of the name is the first one of the template.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ _FIELD: Final = re.compile("[{]([^{}]*)[}]")
 
 
 class SubjectTemplate:
-    """A template of user names. Raises ValueError where it is none."""
+    """A template of user names. `separator` stands between tenant and user, "": there are no tenants. Raises ValueError
+    where it is none."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, separator: str = "") -> None:
+        self._separator = separator
         parts = _FIELD.split(text)
         self._literals, self._fields = parts[::2], parts[1::2]
         if not self._fields or any(mark in literal for literal in self._literals for mark in "{}"):
@@ -38,7 +41,22 @@ class SubjectTemplate:
             if len(values) != 1 or not values[0] or any(text and text in values[0] for text in behind):
                 return None
             found += [values[0], behind[0]]
-        return "".join(found)
+        return "".join(found) if self._is_divided_right(found) else None
+
+    def _is_divided_right(self, parts: list[str]) -> bool:
+        """Return whether it is the template that says which tenant the parts of a name name, literals and values in turn:
+        no value that stands before its separator brings one along. One field alone may be the whole name."""
+        separator, name = self._separator, "".join(parts)
+        if not separator or (len(self._fields) == 1 and not self._literals[0] + self._literals[1]):
+            return True
+        wanted, at = -1, 0
+        for part in range(len(parts)):
+            inside = parts[part].find(separator) if part % 2 == 0 else -1
+            if inside >= 0:
+                wanted = at + inside
+                break
+            at += len(parts[part])
+        return name.find(separator) == wanted
 
 
 def _values(certificate: Mapping[str, Any], field: str) -> list[str]:

@@ -141,6 +141,7 @@ def door_settings(config: Config) -> DoorSettings:
         gate=gate,
         messages_per_s=limits.messages_per_s,
         accepts_per_s=limits.accepts_per_s,
+        separator=config.tenants.separator if config.tenants.enabled else "",
     )
 
 

@@ -48,6 +48,7 @@ class DoorSettings:
     gate: GateSettings = field(default_factory=GateSettings)
     messages_per_s: int = 0  # of one connection
     accepts_per_s: float = 0.0  # of one listener
+    separator: str = ""  # of tenants in the names that certificates give; "": there are none
 
 
 def connections_allowed(wanted: int, descriptors: int) -> int:
@@ -168,6 +169,7 @@ class Doors:
                 self.poller,
                 settings.tcp_keep_alive_s,
                 bound,
+                settings.separator,
             )
         )
         self._sets.append(connections)

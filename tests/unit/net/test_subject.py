@@ -64,6 +64,38 @@ def test_no_first_field_of_several_brings_the_separator_along() -> None:
     assert SubjectTemplate("{o}-{cn}/{ou}").name(certificate) == "evil-gw/victim/x"
 
 
+def signed(o: str, cn: str) -> dict[str, object]:
+    return {"subject": ((("organizationName", o),), (("commonName", cn),))}
+
+
+@pytest.mark.parametrize(
+    ("template", "o", "cn", "name"),
+    [
+        ("{o}/dev-{cn}", "blue/x", "gw", None),  # "/" is not all of the text behind it
+        ("{o}/dev-{cn}", "blue", "gw", "blue/dev-gw"),
+        ("{o}.{cn}", "blue/x", "gw", None),
+        ("{o}.{cn}", "blue", "x/gw", None),
+        ("{o}.{cn}", "blue", "gw", "blue.gw"),
+        ("{o}/{cn}", "blue", "a/b", "blue/a/b"),
+        ("acme/{cn}", "", "a/b", "acme/a/b"),
+        ("acme-{cn}", "", "x/b", None),
+        ("{cn}", "", "acme/gw", "acme/gw"),
+        ("{o}{cn}", "blue/", "gw", None),
+        ("x/{o}/{cn}", "blue", "gw", "x/blue/gw"),
+    ],
+)
+def test_the_template_says_where_the_tenant_ends(template: str, o: str, cn: str, name: str | None) -> None:
+    assert SubjectTemplate(template, "/").name(signed(o, cn)) == name
+
+
+def test_a_separator_of_several_characters_does_not_come_about_between_values() -> None:
+    assert SubjectTemplate("{o}:-{cn}", "::").name(signed("blue:", "gw")) is None
+    assert (
+        SubjectTemplate("{o}::{cn}", "::").name(signed("blue:", "gw")) is None
+    )  # it would be of "blue", as ":gw"
+    assert SubjectTemplate("{o}::{cn}", "::").name(signed("blue", ":gw")) == "blue:::gw"
+
+
 @pytest.mark.parametrize("template", ["", "acme", "{}", "{name}", "{cn", "cn}", "{{cn}}", "{cn}/{x}"])
 def test_what_is_no_template_is_refused(template: str) -> None:
     with pytest.raises(ValueError, match=r"none of|neither"):
