@@ -149,6 +149,15 @@ def test_a_tenant_or_user_that_is_disabled_is_out_whatever_a_token_says(hub: Hub
         assert time.monotonic() < end
 
 
+def test_a_user_that_is_made_and_disabled_later_is_put_out(hub: Hub, clients: Clients) -> None:
+    """Its client came when the directory did not know it: by what its token says alone."""
+    gateway = comes(hub, clients, "acme/later", token(sub="later"), "later")
+    hub.store.users.create(ME, "acme", "later", b"secret")
+    hub.store.users.disable(ME, "acme", "later")
+    assert gateway.expect(DISCONNECT, WITHIN_S).reason == ADMINISTRATIVE
+    comes(hub, clients, "acme/later", token(sub="later"), "later", expect=NOT_AUTHORIZED)
+
+
 def test_what_a_token_has_brought_counts_for_a_will_when_its_client_has_gone(
     hub: Hub, clients: Clients
 ) -> None:

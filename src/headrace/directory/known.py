@@ -53,10 +53,11 @@ class TenantRules(ports.Rules):
         groups: tuple[str, ...] = ()
         trees = []
         if known is not None:
-            if known.view is None or known.closed():
+            if known.closed():
                 return NOTHING
-            groups = known.view.user.groups
-            trees = known.view.policy.trees(name, (), client_id)
+            if known.view is not None:
+                groups = known.view.user.groups
+                trees = known.view.policy.trees(name, (), client_id)
         trees += tenant.view.policy.trees(None, groups, client_id)
         if isinstance(rules, Policy):
             trees += rules.trees(None, (), client_id)
@@ -97,9 +98,10 @@ class KnownTenant:
 
 class KnownUser:
     """A user of a tenant. `view` is what was found, None: it is there no more; `read_at` as of which revision.
-    `remembered`: the digest of a password that was right, and when."""
+    `remembered`: the digest of a password that was right, and when. `is_bearer`: it was never there as far as we know,
+    and its clients have come by tokens alone."""
 
-    __slots__ = ("__weakref__", "name", "read_at", "remembered", "tenant", "view")
+    __slots__ = ("__weakref__", "is_bearer", "name", "read_at", "remembered", "tenant", "view")
 
     def __init__(self, tenant: KnownTenant, name: str, view: UserView | None, revision: int) -> None:
         self.tenant = tenant
@@ -107,12 +109,13 @@ class KnownUser:
         self.view = view
         self.read_at = revision
         self.remembered: tuple[bytes, float] | None = None
+        self.is_bearer = False
 
     def closed(self) -> str:
         """Return why it may not come in, "" if it may."""
         why = self.tenant.closed()
         if why or self.view is None:
-            return why or "user_deleted"
+            return why or ("" if self.is_bearer else "user_deleted")
         return "user_disabled" if self.view.user.disabled else ""
 
 
@@ -142,6 +145,20 @@ class Memory:
         """Return a user, None if nothing is known of it."""
         known = self._tenants.get(tenant)
         return None if known is None else known.users.get(name)
+
+    def bearer(self, tenant: str, name: str, revision: int) -> KnownUser | None:
+        """Return a user that was not there as of a revision of its tenant, and is to be known if it is made: read once
+        more if the tenant has changed since."""
+        known = self._tenants.get(tenant)
+        if known is None:
+            return None
+        user = known.users.get(name)
+        if user is None:
+            user = known.users[name] = KnownUser(known, name, None, revision)
+            user.is_bearer = True
+            if known.revision > revision:
+                self.stale[tenant, name] = None
+        return user
 
     def came(self, user: KnownUser) -> None:
         """Note that a user has just been asked for: it is known for longer than those who were not."""
@@ -209,8 +226,10 @@ class Memory:
             return False
         if found.revision < user.read_at:
             return False
+        was_there = user.view is not None
         user.view, user.read_at = found.user, found.revision
-        return True
+        user.is_bearer = user.is_bearer and found.user is None
+        return was_there or found.user is not None
 
     def _freshen(self, tenant: KnownTenant, found: Found) -> None:
         """Note that what was found is read, if no change has come since."""

@@ -188,6 +188,9 @@ class SqlDirectory(ports.Directory):
         of_user = name is not None and banned(found, "user", tenant, name, now_us) is not None
         return of_user or banned(found, "client", tenant, client_id, now_us) is not None
 
+    def bearer(self, tenant: str, user: str, revision: int) -> object:
+        return self._memory.bearer(tenant, self._names.user_of(user), revision)
+
     def reload(self) -> None:
         """Give the tenants the limits of the configuration as they are now, where they have no others. What is in the
         database is polled in any case."""
@@ -219,7 +222,8 @@ class SqlDirectory(ports.Directory):
             return Account(revision, UserSecrets(self._hashing, None), UNKNOWN.rules, None, False)
         reading = partial(self._read_again, user) if again and user is not None else None
         secrets = UserSecrets(self._hashing, user, reading)
-        is_open = not (tenant.closed() if user is None else user.closed())
+        is_there = user is None or user.view is not None
+        is_open = is_there and not (tenant.closed() if user is None else user.closed())
         return Account(revision, secrets, tenant.rules, tenant.limits, is_open, user or tenant)
 
     def _look_up(self, inquiry: Inquiry, name: str | None) -> None:

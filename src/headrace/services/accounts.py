@@ -71,6 +71,7 @@ class Asking(Asked):
         self.is_unsure = False  # a token may be right, which cannot be told now
         self.claims: TokenClaims | None = None  # of the token that was verified
         self.bearer = ""  # who came with it
+        self.unknown_at: int | None = None  # as of which revision the directory has no such user
 
     def abandoned(self) -> bool:
         return self.request.link.hung_up()
@@ -268,7 +269,7 @@ class Accounts:
         assert claims is not None
         is_known = asking.user is not None and secrets is not None and secrets.knows(asking.user)
         if asking.user is not None and not is_known:
-            asking.user = None
+            asking.user, asking.unknown_at = None, account.revision
             return self._ask(asking)
         if not account.is_open:
             return self._refuse(request, asking.bearer, rc.NOT_AUTHORIZED, "disabled")
@@ -276,6 +277,8 @@ class Accounts:
         known.claims = claims
         answer = self._welcome(request, asking.bearer, known, account)
         if not isinstance(answer, int):
+            if asking.unknown_at is not None:
+                known.held = self._directory.bearer(asking.tenant, asking.bearer, asking.unknown_at)
             self.expiring.add(request.link, claims.until_s)
         return answer
 

@@ -14,6 +14,7 @@ from headrace.services.pacing import Known, known_of, named
 
 TOKENS_MAX = 10_000  # of a tenant, whose wills can be judged by what they have brought
 _SHORT = 64
+_Left = tuple[TokenClaims, object]  # of who has gone, and what the directory has to know to judge its will
 
 
 class Permissions:
@@ -23,7 +24,7 @@ class Permissions:
         self._directory = directory
         self._audit = audit
         # Of who has gone, by tenant; in each by user and client id, who left last is last.
-        self._tokens: dict[str, OrderedDict[tuple[str, str], TokenClaims]] = {}
+        self._tokens: dict[str, OrderedDict[tuple[str, str], _Left]] = {}
 
     def may_publish(self, link: Link, topic: bytes) -> bool:
         rules = self._directory.rules(link.identity.tenant)
@@ -59,17 +60,17 @@ class Permissions:
         if not isinstance(known, Known) or known.claims is None or user is None:
             return
         left = self._tokens.setdefault(tenant, OrderedDict())
-        left[user, link.client_id] = known.claims
+        left[user, link.client_id] = known.claims, known.held
         if len(left) > TOKENS_MAX:
             left.popitem(last=False)
 
     def _left_by(self, rules: Rules, tenant: str, user: str | None, client_id: str) -> Grants:
         """Return what a client may that is gone."""
         left = self._tokens.get(tenant)
-        claims = None if left is None or user is None else left.get((user, client_id))
-        if claims is None or user is None:
+        gone = None if left is None or user is None else left.get((user, client_id))
+        if gone is None or user is None:
             return rules.grants(user, client_id)
-        return rules.grants_of_token(user, client_id, claims.rules)
+        return rules.grants_of_token(user, client_id, gone[0].rules)
 
     def _note_denied_will(self, user: str | None, client_id: str, topic: bytes) -> None:
         more = {"user": user or "", "client": client_id, "topic": topic.decode("utf-8")}

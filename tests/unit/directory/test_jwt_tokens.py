@@ -164,7 +164,7 @@ def test_whatever_a_token_claims_there_is_an_answer(
 ) -> None:
     """Whoever holds a key may sign anything; nothing of it is an error on a thread."""
     said = {"tenant": "acme", "sub": "gw", "exp": int(time.time()) + DAY_S, **claims}
-    asked = {"issuer": "us", "audience": "hub"} if is_asked_for else {}
+    asked: dict[str, Any] = {"issuer": "us", "audience": "hub"} if is_asked_for else {}
     made = tokens(**asked)
     for header in ({"alg": "HS256"}, {"alg": "HS256", "kid": kid}, {"alg": algorithm}):
         signing = part(header) + b"." + part(said)

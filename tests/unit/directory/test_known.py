@@ -95,6 +95,42 @@ def test_rules_are_another_object_after_every_change() -> None:
         assert not at.rules.grants("acme/gw", "c").allows(WRITE, b"a")
 
 
+def test_who_came_by_a_token_alone_is_known_when_it_is_made_and_disabled() -> None:
+    known = memory()
+    known.learn(found(5, tenant(), None))
+    assert known.bearer("none", "gw", 5) is None
+    one = known.bearer("acme", "gw", 5)
+    assert one is not None
+    assert (one.closed(), known.bearer("acme", "gw", 5), dict(known.stale)) == ("", one, {})
+    at = known.tenant("acme")
+    assert at is not None
+    rules = at.rules
+    assert rules.grants("acme/gw", "c").allows(WRITE, b"a") is False, "without the token it is nobody"
+    assert rules.grants_of_token("acme/gw", "c", None).allows(WRITE, b"a")
+    known.note(("acme", "gw"), 6)
+    assert list(known.stale) == [("acme", "gw")]
+    assert not known.learn(Found(LookUp("acme", "gw", with_tenant=False), 6, None, None))  # another change
+    assert (one.closed(), dict(known.stale)) == ("", {})
+    known.note(("acme", "gw"), 7)
+    assert known.learn(found(7, tenant(), user(disabled=True)))
+    assert one.closed() == "user_disabled"
+    assert not at.rules.grants_of_token("acme/gw", "c", None).allows(WRITE, b"a")
+    assert known.learn(found(8, tenant(), None))
+    assert one.closed() == "user_deleted"
+
+
+def test_who_was_made_while_it_came_by_a_token_is_read_once_more() -> None:
+    known = memory()
+    known.learn(found(5, tenant(), None))
+    known.note(("acme", "gw"), 6)
+    assert not known.stale
+    held = known.bearer("acme", "gw", 5)
+    assert list(known.stale) == [("acme", "gw")]
+    del held
+    gc.collect()
+    assert known.user("acme", "gw") is None
+
+
 def test_what_is_not_there_is_not_kept() -> None:
     known = memory()
     assert not known.learn(found(1, None, None))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from harness import Harness
-from headrace.core.ports.directory import TokenClaims, Tokens
+from headrace.core.ports.directory import Directory, TokenClaims, Tokens
 from headrace.services.audit import Audit
+from headrace.services.pacing import JWT, Known
+from headrace.services.permissions import Permissions
 from headrace.services.token_looks import LOOK_S, Expiring, TokenLook
 
 
@@ -47,6 +51,29 @@ def test_a_look_says_what_was_found_or_why_not() -> None:
     assert look.verify("gw", b"right")
     assert look.claims is not None
     assert look.claims.rules == "acme"
+
+
+class Held:
+    """What a directory knows of a user."""
+
+
+def test_who_has_gone_is_known_to_the_directory_for_as_long_as_its_will_may_be_judged_by_its_token() -> None:
+    """Else its own rules, those that deny too, would be missed where those of the token are not."""
+    harness, held = Harness(), Held()
+    client = harness.client("a", version=5)
+    known = Known(JWT)
+    known.claims, known.held = TokenClaims(100.0, None), held
+    client.link.identity.user = "acme/gw"
+    client.link.grants = known
+    permissions, seen = Permissions(Directory(), Audit(lambda *_, **__: None)), weakref.ref(held)
+    permissions.left(client.link)
+    client.link.grants = None
+    del known, held
+    gc.collect()
+    assert seen() is not None
+    permissions.came(client.link.identity.tenant, "acme/gw", "a")
+    gc.collect()
+    assert seen() is None
 
 
 def test_connections_end_with_their_tokens_and_nobody_is_held_who_has_gone() -> None:

@@ -198,6 +198,12 @@ class Directory:
         says who it is (`ports.access.Guard`)."""
         return False
 
+    def bearer(self, tenant: str, user: str, revision: int) -> object:
+        """Return what the directory has to know for as long as a client is connected that has come by a token alone as a
+        user whom, as of a revision of the tenant, it does not have: in place of `Account.held`, so that a user who is
+        made and disabled later is put out."""
+        return None
+
     def reload(self) -> None:
         """Read again what is kept of it. Raises ConfigError or OSError; then what was there stays."""
 
