@@ -4,14 +4,16 @@ change at once is changed by one of them. With one worker and with two."""
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker_process import headrace
+from broker_process import headrace, wait_until
 from e2e.administered import STARTED_S, Hub
+from unit.clients.admin.test_admin import Mqtt
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")]
 
@@ -160,3 +162,36 @@ def test_who_is_banned_over_http_is_turned_away_by_the_command_too(hub: Hub, tmp
         == "192.0.2.1/32"
     )
     assert hub.ask("DELETE", "/v1/bans?kind=address&subject=192.0.2.1", "owner").status == 204
+
+
+def test_all_workers_are_drained_and_let_clients_in_again(hub: Hub) -> None:
+    held = [socket.create_connection(("127.0.0.1", hub.broker.port), timeout=60) for _ in range(5)]
+    wait_until(lambda: hub.ask("GET", "/v1/drain").content["left"] == 5, "the connections", 60)
+    assert hub.ask("POST", "/v1/drain", "viewer", {}).status == 403
+    assert hub.ask("GET", "/v1/drain?tenant=acme", "viewer of acme").status in (400, 403)
+    assert hub.ask("POST", "/v1/drain", "operator", {"rate": 50}).content["reason"] == "use_another_server"
+    wait_until(lambda: hub.ask("GET", "/v1/drain").content["left"] == 0, "the end of the drain", 60)
+    for one in held:
+        assert one.recv(1) == b""
+        one.close()
+    found = hub.ask("GET", "/v1/drain", "viewer").content
+    assert (found["draining"], found["asked"], found["unanswered"]) == (True, 5, [])
+    wait_until(lambda: hub.ask("GET", "/readyz").status == 503, "a node that is not ready", 60)
+
+    def refuses(times: int) -> bool:
+        """Whichever worker accepts it."""
+        for _ in range(times):
+            with socket.create_connection(("127.0.0.1", hub.broker.port), timeout=60) as one:
+                one.settimeout(1)
+                try:
+                    if one.recv(1):
+                        return False
+                except TimeoutError:
+                    return False
+        return True
+
+    wait_until(lambda: refuses(8), "workers that let nobody in", 60)
+    assert hub.ask("DELETE", "/v1/drain", "operator").status == 204
+    wait_until(lambda: hub.ask("GET", "/readyz").status == 200, "a node that is ready", 60)
+    wait_until(lambda: not hub.ask("GET", "/v1/drain").content["draining"], "the end of the drain", 60)
+    Mqtt(hub.broker.port, "back").close()

@@ -26,6 +26,7 @@ TEXTS = sorted(
 PURE = ("headrace/mqtt", "headrace/frames", "headrace/core", "headrace/errors.py", "headrace/stream.py")
 # Tested through what they are part of rather than alone; who gets a test file of its own leaves this list.
 TESTED_TOGETHER = {
+    "tests/unit/api/test_drain.py": ["headrace/commands/drain.py"],
     "tests/contract/test_storage.py": [
         "headrace/storage/embedded/storage.py",
         "headrace/storage/memory_storage.py",

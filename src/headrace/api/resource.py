@@ -197,6 +197,14 @@ class Parts(Merge):
     fields: Fields
 
 
+@dataclass(frozen=True, slots=True)
+class Everyone(Merge):
+    """Every worker is asked, and `fields` says how what they answer is put together. Those that do not answer are in
+    `unanswered`, as long as one does."""
+
+    fields: Fields
+
+
 @dataclass(frozen=True, eq=False)
 class Resource:
     """One method of one path. `status` is that of an answer that says something; what was changed is told in the log and

@@ -44,6 +44,7 @@ class LazyGroup(click.Group):
         "pub": ("headrace.clients.cli", "pub"),
         "sub": ("headrace.clients.cli", "sub"),
         "passwd": ("headrace.services.passwd", "passwd"),
+        "drain": ("headrace.commands.drain", "drain"),
         "status": ("headrace.commands.watch", "status"),
         "top": ("headrace.commands.watch", "top"),
         "trace": ("headrace.commands.watch", "trace"),

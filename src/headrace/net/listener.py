@@ -15,6 +15,7 @@ import ssl
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from headrace.errors import forget_calls
 from headrace.net import tls
@@ -57,6 +58,7 @@ Report = Callable[
     [str, str], None
 ]  # (what happened, more about it): at most one line a second for the same thing
 Make = Callable[["ListenerSet", str], Connection]
+DRAINING: Final = "draining"
 NoteAway = Callable[
     [str, str, str], None
 ]  # whose connection is cut off before CONNECT, at which listener, and why
@@ -69,6 +71,7 @@ class ListenerSet(ConnectionSet):
     template: SubjectTemplate | None = None  # of names; None: the common name is one
     gate: Gate | None = None
     accepts: Allowance | None = None  # how many in a second; others wait in the backlog
+    refuses_all = False  # the node is drained
     held_back = 0  # times that accepting waited for this
     revocations: RevocationList | None = None
     report: Report | None = None
@@ -260,6 +263,9 @@ class Listener:
     def _turns_away(self, peer: str) -> bool:
         """Return whether who was accepted may not stay, which is counted and said then."""
         connections = self.connections
+        if connections.refuses_all:
+            connections.turn_away(DRAINING)
+            return True
         if not self._proxied and connections.refuses(peer):
             return True
         if connections.accepts is not None:

@@ -15,6 +15,7 @@ from headrace import __version__
 from headrace.api.app import application
 from headrace.api.backlogs import of_backlogs
 from headrace.api.configuration import of_configuration
+from headrace.api.drain import of_drain
 from headrace.api.events import of_events
 from headrace.api.journal import JournalRoutes
 from headrace.api.openapi import description
@@ -48,6 +49,7 @@ from headrace.services.cluster_rows import ClusterRows
 from headrace.services.configuration import Configured
 from headrace.services.device_metrics import DeviceCollector
 from headrace.services.doors import Doors
+from headrace.services.draining import Draining
 from headrace.services.events import EventLog
 from headrace.services.histogram import Histogram
 from headrace.services.journal_metrics import JournalCollector, JournalFigures, Limits
@@ -119,7 +121,7 @@ class Parts:
     in `lost` were given up for a failed journal, and are on their way out or back. `directories`: the data directories of
     all shards of the node, whoever owns them; `index`: which worker it is; `more`: what else tells figures; `granted`:
     what tokens may that are in no file; `desk`: where tenants are administered; `configured` reads the configuration
-    again."""
+    again, `draining` lets no client in any more."""
 
     worker: Worker
     shards: Sequence[OwnedShard]
@@ -142,6 +144,7 @@ class Parts:
     granted: Elsewhere | None = None
     desk: Desk | None = None
     configured: Configured | None = None
+    draining: Draining | None = None
 
 
 def site(
@@ -187,6 +190,8 @@ def site(
         resources += (*OF_DIRECTORY, *OF_DOCUMENTS, *OF_BANS)
     if parts.configured is not None:
         answers |= of_configuration(parts.configured)
+    if parts.draining is not None:
+        answers |= of_drain(parts.draining)
     routes: list[BaseRoute] = [
         *JournalRoutes(parts.directories, tokens).routes(),
         *served(Tokens(tokens, parts.granted), answers, parts.events.add),

@@ -76,6 +76,9 @@ from headrace.services.access import DirectoryAccess, FileAccess
 from headrace.services.bridges import Bridges
 from headrace.services.collecting import Endings, take_charge
 from headrace.services.doors import Doors
+from headrace.services.draining import FILE as DRAIN
+from headrace.services.draining import LOOK_S as DRAIN_LOOK_S
+from headrace.services.draining import Draining
 from headrace.services.events import EventLog
 from headrace.services.failures import FailureLog
 from headrace.services.histogram import Histogram
@@ -167,6 +170,8 @@ class Node:
         self.peers = self._holdings.peers = self._make_peers()
         self.handover = self._hand_over()
         self._admin = Admin(self._admin_context)
+        told = None if self.place.is_alone else self.place.runtime / DRAIN
+        self._draining = Draining(self._doors, time.monotonic, self.place.workers, told)
         self._reloading = Reloading(
             config, reread, self.worker, self._doors, self._access, self._bridges, self._admin
         )
@@ -430,7 +435,7 @@ class Node:
     @property
     def trouble(self) -> str:
         """Return why it is not ready, and which shard; "" when it is."""
-        found = self._not_ready or self._holdings.trouble
+        found = self._not_ready or self._holdings.trouble or self._draining.trouble
         return found or ("" if self.peers is None or self._sharing is not None else self.peers.trouble)
 
     @property
@@ -496,6 +501,7 @@ class Node:
         for shard in self.shards:
             shard.serve()
         await self._listen()
+        self._repeat("drain", self._draining.turn, DRAIN_LOOK_S)
         self._stay_within_reach()
         self._tick_clock()
         self._stalls = Stalls(self.clock)
@@ -640,6 +646,7 @@ class Node:
             None if self._tenants is None else self._tenants.granted,
             None if self._tenants is None else self._tenants.directory,
             configured=self._reloading,
+            draining=self._draining,
         )
         return site(parts, tokens, limits, lambda: self.trouble, lambda: self.degraded)
 

@@ -111,6 +111,7 @@ class Doors:
         self.tracing = Tracing(lambda: list(self._all.open), loop)
         self._log = ConnectionLog(audit, self.tracing)
         worker.testimony.witness = self._log
+        self._refuses_all = False
         self._evicting = Evicting(audit, self._judge, asyncio.get_running_loop().call_soon)
 
     @property
@@ -153,6 +154,7 @@ class Doors:
             options.pending_bytes_max or settings.pending_bytes_max,
         )
         connections.all_of_node = self._sets
+        connections.refuses_all = self._refuses_all
         connections.note_away = self._log.turned_away
         connections.came, connections.went = self.tracing.came, self.tracing.went
         if address.encrypted or address.websocket or options.proxy != "off":
@@ -174,6 +176,17 @@ class Doors:
         )
         self._sets.append(connections)
         self._count(connections, "listener", connections.url)
+
+    def refuse_all(self, refuses: bool) -> None:
+        """Let nobody in from now on, or let clients in again; those who are here stay."""
+        self._refuses_all = refuses
+        for connections in self._sets:
+            connections.refuses_all = refuses
+
+    def sockets(self) -> list[Connection]:
+        """Return the connections whose sockets are in this process, wherever their clients are at home."""
+        here = [one for one in self._all.open if not one.arrived or one.descriptor() >= 0]
+        return [*here, *self._all.relayed]
 
     def _count(self, connections: ConnectionSet, *names: str) -> None:
         """Count connections with those of the other workers."""

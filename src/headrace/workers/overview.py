@@ -36,6 +36,7 @@ from headrace.api.resource import (
     AtHome,
     Begun,
     Endpoint,
+    Everyone,
     Holder,
     Merge,
     OfNode,
@@ -178,6 +179,7 @@ class Overview:
             Holder: self._held,
             Begun: self._begun,
             Parts: self._put_together,
+            Everyone: self._summed,
         }
 
     def site(
@@ -322,6 +324,19 @@ class Overview:
             configuring.remind(index)
         others = [answer.json() for answer in found if answer.status == HTTPStatus.OK]
         return JSONResponse(asdict(own.merged(others, silent)))
+
+    async def _summed(self, request: Request, resource: Resource, _body: bytes) -> Response:
+        """Put together what the workers answer; who does not answer is named."""
+        found = await self._all(request, resource)
+        known = [answer.json() for answer in found if answer.status == HTTPStatus.OK]
+        refused = [answer for answer in found if answer.status != HTTPStatus.SERVICE_UNAVAILABLE]
+        if not known:
+            return (refused or found)[0].response()
+        put = {
+            of: put([one[of] for one in known]) for of, put in cast(Everyone, resource.merge).fields.items()
+        }
+        silent = [index for index, answer in enumerate(found) if answer.status != HTTPStatus.OK]
+        return JSONResponse(put | {"unanswered": silent})
 
     async def _begun(self, request: Request, resource: Resource, body: bytes) -> Response:
         """Begin it in all workers or in none: what one of them has begun counts against its limit."""

@@ -3,6 +3,7 @@
     config.toml      the configuration as it counts now, written by the supervisor
     counts, times, subscriptions, devices, kept
                      tables that all workers map (`services.node_table`)
+    drain            whether the node is drained (`services.draining`)
     peer-<i>.sock, hand-<i>.sock, admin-<i>.sock
                      where worker i is reached
 
@@ -35,7 +36,7 @@ TABLES: Final = (CONNECTIONS, TIMES, SUBSCRIPTIONS, DEVICES, KEPT)
 _PREFIX: Final = "headrace-"
 _CHARACTERS_MAX: Final = 80  # the address of a Unix socket has 108 bytes at most
 _OURS: Final = re.compile(
-    rf"config\.(toml|new)|(peer|hand|admin)-[0-9]+\.sock|({'|'.join(TABLES)})(\.new-[0-9]+)?"
+    rf"config\.(toml|new)|drain(\.new)?|(peer|hand|admin)-[0-9]+\.sock|({'|'.join(TABLES)})(\.new-[0-9]+)?"
 )
 
 

@@ -28,6 +28,7 @@ from headrace.clients.admin.rows import (
     Client,
     Cluster,
     Deleted,
+    Drain,
     Dropped,
     Event,
     Kicked,
@@ -205,6 +206,22 @@ class Admin:
     def reload(self) -> Reloaded:
         """Have the broker read its configuration, certificates, passwords and ACL again; look at `failed`."""
         return msgspec.convert(self._connection.ask("POST", "/v1/reload"), Reloaded)
+
+    def drain(
+        self,
+        rate: int = 200,
+        reason: Literal["use_another_server", "server_shutting_down"] = "use_another_server",
+    ) -> None:
+        """Have the broker let no client in any more, and ask so many of those that are there away in a second."""
+        self._connection.ask("POST", "/v1/drain", {"rate": rate, "reason": reason})
+
+    def drain_progress(self) -> Drain:
+        """Return how far that is."""
+        return msgspec.convert(self._connection.ask("GET", "/v1/drain"), Drain)
+
+    def end_drain(self) -> None:
+        """Have it let clients in again."""
+        self._connection.ask("DELETE", "/v1/drain")
 
     def not_ready(self) -> str:
         """Return why the broker is not ready, "" if it is."""

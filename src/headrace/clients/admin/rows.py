@@ -266,6 +266,19 @@ class Removed(msgspec.Struct, frozen=True):
     unfinished: int
 
 
+class Drain(msgspec.Struct, frozen=True):
+    """How far a drain is: clients that were asked away since it began `seconds` ago, and that are left. `unanswered`
+    workers have not said."""
+
+    draining: bool
+    rate: int
+    reason: str
+    seconds: float
+    asked: int
+    left: int
+    unanswered: list[int]
+
+
 class Reloaded(msgspec.Struct, frozen=True):
     """What has become of reading the configuration again, or would."""
 

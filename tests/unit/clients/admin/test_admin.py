@@ -253,6 +253,7 @@ PAIRS: dict[str, Any] = {
     "QueueRow": rows.Queue,
     "Removed": rows.Removed,
     "Reloaded": rows.Reloaded,
+    "Progress": rows.Drain,
 }
 
 
@@ -265,6 +266,15 @@ def test_a_type_has_the_members_that_the_broker_describes(name: str) -> None:
 
 def test_every_type_that_is_described_is_one_of_the_client_or_named() -> None:
     named = {name.partition("_")[0] for name in document(RESOURCES)["components"]["schemas"]}
-    others = {"Page", "Listing", "Behind", "TraceRequest", "TraceBegun", "Taken", "Subscribed"}
+    others = {
+        "Page",
+        "Listing",
+        "Behind",
+        "TraceRequest",
+        "TraceBegun",
+        "Taken",
+        "Subscribed",
+        "DrainRequest",
+    }
     others |= {"Refused", "Publication", "PostedProperties", "PublishProperties"}
     assert named - set(PAIRS) <= others
