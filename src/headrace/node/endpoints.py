@@ -30,6 +30,7 @@ from headrace.api.operations import (
     of_traces,
 )
 from headrace.api.posts import of_posts
+from headrace.api.read_only import of_read_only
 from headrace.api.refusals import of_refusals
 from headrace.api.resource import served
 from headrace.api.tokens import Elsewhere, Tokens
@@ -188,16 +189,25 @@ def site(
 
         answers |= of_tenants(parts.desk) | of_documents(parts.desk) | of_bans(parts.desk)
         resources += (*OF_DIRECTORY, *OF_DOCUMENTS, *OF_BANS)
-    if parts.configured is not None:
-        answers |= of_configuration(parts.configured)
-    if parts.draining is not None:
-        answers |= of_drain(parts.draining)
+    else:
+        answers |= of_read_only()
+    answers |= _of_process(parts)
     routes: list[BaseRoute] = [
         *JournalRoutes(parts.directories, tokens).routes(),
         *served(Tokens(tokens, parts.granted), answers, parts.events.add),
         *description(resources),
     ]
     return application(not_ready, collectors, routes, (refresh,), degraded)
+
+
+def _of_process(parts: Parts) -> Answers:
+    """Return what reads the configuration of a worker again, and drains it."""
+    found = Answers()
+    if parts.configured is not None:
+        found |= of_configuration(parts.configured)
+    if parts.draining is not None:
+        found |= of_drain(parts.draining)
+    return found
 
 
 def _refusals(parts: Parts) -> Refusals:

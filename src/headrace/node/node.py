@@ -170,8 +170,6 @@ class Node:
         self.peers = self._holdings.peers = self._make_peers()
         self.handover = self._hand_over()
         self._admin = Admin(self._admin_context)
-        told = None if self.place.is_alone else self.place.runtime / DRAIN
-        self._draining = Draining(self._doors, time.monotonic, self.place.workers, told)
         self._reloading = Reloading(
             config, reread, self.worker, self._doors, self._access, self._bridges, self._admin
         )
@@ -217,6 +215,8 @@ class Node:
         doors.ended = Endings().note if self._owns_process else None
         if self._tenants is not None and self._access is not None:
             self._tenants.join(self._access, doors)
+        told = None if place.is_alone else place.runtime / DRAIN
+        self._draining = Draining(doors, time.monotonic, place.workers, told)
         return doors
 
     def _make_peers(self) -> Peers | None:

@@ -45,7 +45,7 @@ class Wish(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a drain is: clients that were `asked` since it began `seconds` ago, and that are `left`. `unanswered`
+    """Says how far a drain is: clients that were `asked` since it began `seconds` ago, and that are `left`. `unanswered`
     workers have not said."""
 
     draining: bool

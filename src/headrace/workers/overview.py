@@ -31,6 +31,7 @@ from headrace.api.journal import JournalRoutes
 from headrace.api.openapi import description
 from headrace.api.operations import RESOURCES
 from headrace.api.problem import problem
+from headrace.api.read_only import READ_ONLY
 from headrace.api.resource import (
     Anyone,
     AtHome,
@@ -192,8 +193,8 @@ class Overview:
         configuring: Configuring | None = None,
     ) -> Starlette:
         """Return the application of the admin address. `directories`: of all shards. `tokens`: the file of the bearer
-        tokens; whether one may see what a worker knows the worker says. `more`: what workers serve beside the usual;
-        `configuring` reads the sources of the configuration again."""
+        tokens; whether one may see what a worker knows the worker says. `more`: what workers serve beside the usual, of a
+        directory where they have one; `configuring` reads the sources of the configuration again."""
         metrics = CollectorRegistry(auto_describe=False)
         metrics.register(self._merged)
         metrics.register(MemberCollector(self._members))
@@ -201,7 +202,8 @@ class Overview:
         self._configuring = configuring
         journals = JournalRoutes(directories, tokens).routes()
         resources = [*RESOURCES, *more]
-        found = [*journals, *routes(resources, self._endpoint), *description(resources)]
+        hidden = () if more else READ_ONLY
+        found = [*journals, *routes([*resources, *hidden], self._endpoint), *description(resources)]
         return application(not_ready, metrics, found, (self._refresh,), degraded)
 
     def _endpoint(self, resource: Resource) -> Endpoint:

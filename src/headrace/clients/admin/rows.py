@@ -267,7 +267,7 @@ class Removed(msgspec.Struct, frozen=True):
 
 
 class Drain(msgspec.Struct, frozen=True):
-    """How far a drain is: clients that were asked away since it began `seconds` ago, and that are left. `unanswered`
+    """Says how far a drain is: clients that were asked away since it began `seconds` ago, and that are left. `unanswered`
     workers have not said."""
 
     draining: bool
