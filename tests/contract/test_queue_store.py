@@ -404,6 +404,7 @@ def test_a_trim_takes_what_is_below_it_and_numbers_go_on(engine: Engine) -> None
         assert await user.look(name()) == (DONE, (151, 200, 50))
         await user.trim(name(), 100)  # an older one, sent again
         assert await user.look(name()) == (DONE, (151, 200, 50))
+        assert await user.read(name(), 10, 20) == {}  # nothing of what was trimmed
         await user.trim(name(), 201)
         outcome, found = await user.look(name())
         assert outcome == ABSENT or found == (0, 200, 0)
