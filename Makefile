@@ -91,8 +91,8 @@ bench-shards: setup  ## CPU time a message with two, four and eight workers besi
 bench-curves: setup  ## what one more costs, from ten to a million of everything, and where a cliff is (QUICK=1, ROWS=topics,members)
 	@$(PY) -m benchmarks.curves $(if $(QUICK),--most 10000,$(if $(ROWS),,--record)) --only "$(ROWS)"
 
-bench-stores: setup  ## what a long backlog in Redis costs and how fast it comes back, in five minutes (CLIENTS=1000)
-	@PYTHONPATH=tests $(PY) -m benchmarks.stores $(if $(CLIENTS),--clients $(CLIENTS),--record)
+bench-stores: setup  ## what a long backlog in Redis costs and how fast it comes back, in five minutes (CLIENTS=1000; STORE=hbase, STORE=kafka)
+	@PYTHONPATH=tests $(PY) -m benchmarks.$(if $(STORE),far_stores $(STORE),stores) $(if $(CLIENTS),--clients $(CLIENTS),--record)
 
 soak: setup  ## an hour at half load: fails when memory grows or a message is lost (DURATION=600: ten minutes)
 	@$(PY) -m benchmarks.soak --duration $(DURATION)
