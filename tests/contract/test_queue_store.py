@@ -35,7 +35,7 @@ from headrace.stores.sharing import SharedStore
 from kafka_server import KafkaServer, kafka_server
 from redis_servers import RedisServer, RedisServers, redis_servers
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 ENGINE_S = 60.0  # a table of HBase takes seconds to be made
 JOURNAL = "5f" * 16
 Took = tuple[int, Primary | None]
@@ -179,7 +179,7 @@ class HBase(Engine):
 
     async def open(self) -> QueueStore:
         address = parse_hbase(f"hbase://{self.server.address}/contract{next(PREFIXES)}?regions=2")
-        store = HBaseStore(address, RAISED.append)
+        store = HBaseStore(address, RAISED.append, call_s=20.0)  # beside other suites
         deadline = time.monotonic() + ENGINE_S
         while not store.up():
             assert time.monotonic() < deadline, store.why_not()

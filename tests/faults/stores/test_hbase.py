@@ -44,7 +44,8 @@ class Use:
         self.server = server
         self.prefix = prefix
         self.table = f"{prefix}.queues"
-        self.store = HBaseStore(parse(f"hbase://{server.address}/{prefix}?regions=2"), RAISED.append)
+        address = parse(f"hbase://{server.address}/{prefix}?regions=2")
+        self.store = HBaseStore(address, RAISED.append, call_s=20.0)  # beside other suites
         self.user = PatientUser(Engine(), self.store)
 
     async def until(self, condition: Callable[[], object], what: str) -> None:

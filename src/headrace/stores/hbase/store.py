@@ -32,7 +32,7 @@ from headrace.core.ports.queue_store import (
 )
 from headrace.core.ports.queue_store import Found as FoundInStream
 from headrace.stores.hbase.address import HBaseAddress
-from headrace.stores.hbase.gateway import GatewayPool, HBaseError
+from headrace.stores.hbase.gateway import CALL_S, GatewayPool, HBaseError
 from headrace.stores.hbase.put_batches import PutBatches
 from headrace.stores.hbase.stream_log import StreamLog
 from headrace.stores.hbase.table import Table
@@ -93,7 +93,10 @@ class HBaseStore(QueueStore):
     """The store. Made on the loop; it connects by itself and makes its table, and while HBase does not answer `room` is 0
     and the journal keeps what waits. `why_not` says why that is so. `contain` gets what should not have been raised."""
 
-    def __init__(self, address: HBaseAddress, contain: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, address: HBaseAddress, contain: Callable[[Exception], None], *, call_s: float = CALL_S
+    ) -> None:
+        """Begin to connect. `call_s`: what is not answered by then is not waited for."""
         super().__init__(HBASE_CAPABILITIES)
         self.counters = HBaseCounters()
         self.contain = contain
@@ -102,9 +105,9 @@ class HBaseStore(QueueStore):
         self._primary = Primary("hbase")
         self._table = Table(address)
         places = list(address.places)
-        self._putting = GatewayPool(places, PUTTING, "hbase-store-put")
-        self._asking = GatewayPool(places, ASKING, "hbase-store-ask")
-        self._looking = GatewayPool(places, 1, "hbase-store-look")
+        self._putting = GatewayPool(places, PUTTING, "hbase-store-put", call_s)
+        self._asking = GatewayPool(places, ASKING, "hbase-store-ask", call_s)
+        self._looking = GatewayPool(places, 1, "hbase-store-look", call_s)
         self._batches = PutBatches(self._table, self._putting, PUTTING)
         self._streams: dict[bytes, Stream] = {}
         self._was_there = False
