@@ -13,6 +13,7 @@ from __future__ import annotations
 import builtins
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -40,6 +41,8 @@ from headrace_spark.base.stopping import STOPPING
 from headrace_spark.source.kafka_address import KafkaAddress, Known, location_of
 from headrace_spark.source.log_reader import DividedFrom
 
+SETTLED_S: Final = 10.0
+AGAIN_S: Final = 0.3
 _OF_THREAD: Final = threading.local()
 
 
@@ -56,8 +59,17 @@ class Cluster:
         self.consumers = ConsumerTopic(url, "", timeout_s)
 
     def look(self) -> None:
-        """Ask whose journal there is by now. Raises KafkaUnusable."""
-        topic_id, self.shards = self._topics.identity()
+        """Ask whose journal there is by now. A broker of Kafka that has just begun may not know of topics that were there
+        before, so it is asked again about those. Raises KafkaUnusable."""
+        until = time.monotonic() + min(SETTLED_S, self._timeout_s)
+        while True:
+            try:
+                topic_id, self.shards = self._topics.identity()
+                break
+            except KafkaUnusable as error:
+                if not (error.is_missing and self.topic_id) or time.monotonic() > until:
+                    raise
+            time.sleep(AGAIN_S)
         if topic_id != self.topic_id:
             self.topic_id = topic_id
             self._readers.clear()

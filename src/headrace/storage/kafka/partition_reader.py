@@ -28,7 +28,6 @@ _OUT_OF_RANGE: Final = (
     KafkaError._AUTO_OFFSET_RESET,
     KafkaError._LOG_TRUNCATION,
 )
-_UNKNOWN: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
 
 
 class PartitionReader:
@@ -73,7 +72,7 @@ class PartitionReader:
 
     def _bounds(self, consumer: Consumer) -> tuple[int, int]:
         place = TopicPartition(self._topic, self._partition)
-        deadline, reason, is_missing = time.monotonic() + self._timeout_s, "it does not answer", False
+        deadline, reason = time.monotonic() + self._timeout_s, "it does not answer"
         while True:
             try:
                 found = consumer.get_watermark_offsets(
@@ -81,11 +80,10 @@ class PartitionReader:
                 )
             except KafkaException as error:
                 found, reason = None, error.args[0].str()
-                is_missing = error.args[0].code() in _UNKNOWN
             if found is not None:
                 return found
             if time.monotonic() >= deadline:
-                raise self._unusable(reason, is_missing)
+                raise self._unusable(reason)
             time.sleep(0.1)
 
     def records(self, start: int, end: int) -> Iterator[tuple[int, bytes | None]]:
@@ -130,10 +128,10 @@ class PartitionReader:
             if time.monotonic() - heard_at > self._timeout_s:
                 raise self._unusable(reason)
 
-    def _unusable(self, reason: str, is_missing: bool = False) -> KafkaUnusable:
-        return KafkaUnusable(
-            f"{self._bootstrap}: {self._topic}, partition {self._partition}: {reason}", is_missing
-        )
+    def _unusable(self, reason: str) -> KafkaUnusable:
+        """Return what to raise. A client says of a Kafka that is away, too, that it has no such partition; whether there
+        is one was asked before (`Topics.identity`)."""
+        return KafkaUnusable(f"{self._bootstrap}: {self._topic}, partition {self._partition}: {reason}")
 
     def close(self) -> None:
         """End the consumers that read nothing now."""
