@@ -154,7 +154,10 @@ class Documents:
         tenant_name(tenant)
         if document.tenant not in ("", tenant):
             raise InvalidField("tenant", f"the document is of {document.tenant}, and this is {tenant}")
-        wanted = _Wanted(tenant, document, self._known(tenant, document))
+        wanted = _Wanted(tenant, document)
+        if any(one.password for one in document.users or ()):
+            self._refuse_early(actor, tenant, wanted, whole)
+            wanted.hash({one.name: one for one in self._users.all(tenant)})
         done = Imported(tenant, is_dry_run=dry_run)
         try:
             with self._database.writing(actor) as writing:
@@ -166,18 +169,22 @@ class Documents:
             pass
         return done
 
-    def _known(self, tenant: str, document: TenantDocument) -> dict[str, User]:
-        """Return the users that are there, if their hashes are to be looked at."""
-        if all(not one.password for one in document.users or ()):
-            return {}
-        return {one.name: one for one in self._users.all(tenant)}
+    def _refuse_early(self, actor: Actor, tenant: str, wanted: _Wanted, whole: bool) -> None:
+        """Refuse who may not do this before a password is hashed: many of them keep a thread busy for seconds. Raises
+        NotThere, NotInThatState, NotForThisToken."""
+        try:
+            with self._database.writing(actor) as writing:
+                _Import(writing, tenant, Imported(tenant), prune=False).begin(wanted, whole)
+                raise _Undone
+        except _Undone:
+            pass
 
 
 class _Wanted:
     """A document that was checked. `hashes`: of the users that are to have another one; `seen`: the hashes of users whose
     password is the one that they have, which they must have still."""
 
-    def __init__(self, tenant: str, document: TenantDocument, known: Mapping[str, User]) -> None:
+    def __init__(self, tenant: str, document: TenantDocument) -> None:
         self.document = document
         given, set_ = document.quotas, document.settings
         self.quotas = None if given is None else {key: quota(key, str(n)) for key, n in given.items()}
@@ -197,7 +204,12 @@ class _Wanted:
         for at, rule in enumerate(self.rules):
             with _within(f"rules[{at}]"):
                 check_rule(rule)
-        for one in users:  # once all else is checked: it takes long
+        self.hashes |= {one.name: one.hash for one in users if one.hash}
+
+    def hash(self, known: Mapping[str, User]) -> None:
+        """Hash the passwords of the document, once all else is checked: it takes long. `known` are the users that are
+        there, who keep the hash of a password that they have."""
+        for one in self.document.users or ():
             self._hash(one, known.get(one.name))
 
     def _check_user(self, one: UserDocument) -> None:
@@ -213,9 +225,7 @@ class _Wanted:
 
     def _hash(self, one: UserDocument, there: User | None) -> None:
         secret = one.password.encode()
-        if one.hash:
-            self.hashes[one.name] = one.hash
-        elif secret and there is not None and matches(there.hashed, secret):
+        if secret and there is not None and matches(there.hashed, secret):
             self.seen[one.name] = there.hashed
         elif secret:
             self.hashes[one.name] = hashed(secret)
@@ -232,16 +242,20 @@ class _Import:
 
     def run(self, wanted: _Wanted, whole: bool) -> None:
         document = wanted.document
+        self.begin(wanted, whole)
+        if document.users is not None:
+            self._change_users(document.users, wanted)
+        if document.rules is not None:
+            self._change_rules(wanted.rules)
+
+    def begin(self, wanted: _Wanted, whole: bool) -> None:
+        """Change the tenant itself, as far as whoever asks may do that."""
         self._change_tenant(self._ensure(whole), wanted)
         if self._done.tenant_changes and not whole:
             changes = ", ".join(self._done.tenant_changes)
             raise NotForThisToken(
                 f"this token may change users and rules, and the document changes: {changes}"
             )
-        if document.users is not None:
-            self._change_users(document.users, wanted)
-        if document.rules is not None:
-            self._change_rules(wanted.rules)
 
     def _ensure(self, whole: bool) -> Tenant:
         """Return the tenant, which is made if it is not there."""

@@ -147,6 +147,31 @@ def test_who_is_of_the_tenant_changes_its_users_and_rules_alone(store: Store) ->
     assert store.changes.revision() == before
 
 
+def test_no_password_is_hashed_for_who_may_not_bring_it_in(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred of them would keep a thread busy for seconds, and other tenants waiting."""
+    full(store)
+
+    def never(_: object) -> str:
+        raise AssertionError("hashed")
+
+    monkeypatch.setattr("headrace.directory.documents.hashed", never)
+    users = [UserDocument(f"new-{number}", password="secret") for number in range(100)]
+    before = store.changes.revision()
+    with pytest.raises(NotForThisToken):
+        store.documents.bring_in(ME, "acme", TenantDocument(quotas={}, users=users), whole=False)
+    with pytest.raises(NotThere):
+        store.documents.bring_in(ME, "blue", TenantDocument(users=users), whole=False)
+    with pytest.raises(AssertionError, match="hashed"):
+        store.documents.bring_in(ME, "acme", TenantDocument(users=users), whole=False)
+    store.tenants.create(ME, "gone")
+    store.tenants.delete(ME, "gone")
+    with pytest.raises(NotInThatState):
+        store.documents.bring_in(ME, "gone", TenantDocument(users=users))
+    assert store.changes.revision() == before + 2
+
+
 def test_one_that_is_being_deleted_is_neither_written_out_nor_brought_in(store: Store) -> None:
     full(store)
     store.tenants.delete(ME, "acme")
