@@ -37,7 +37,7 @@ from headrace.mqtt.topics import valid_filter, valid_topic
 from headrace.net.address import Address, parse
 from headrace.storage.kafka.cluster_state import RECORD_BYTES_MAX
 from headrace.storage.kafka.cluster_url import BadClusterUrl, ClusterUrl
-from headrace.stores.placing import Placing
+from headrace.stores.placing import Placing, is_kafka
 from headrace.stores.placing import Rule as PlacingRule
 
 KIB = 1024
@@ -1037,10 +1037,9 @@ def _wrong_cluster(config: Config) -> Iterator[InvalidKey]:
 
 def _wrong_beside_cluster(config: Config) -> Iterator[InvalidKey]:
     """Yield what the nodes of a cluster cannot have in common."""
-    if config.queues != QueuesConfig():
-        yield InvalidKey(
-            "queues", "stores of queues are for a journal on the local disk as yet: leave the table out"
-        )
+    if any(is_kafka(store) for store in config.queues.placing().stores()):
+        what = "a topic may be deleted by a node that stood still, and was replaced: a redis:// as yet, or the journal"
+        yield InvalidKey("queues", what)
     if config.tenants.enabled and not re.match(_SHARED_DATABASE, config.directory.url):
         what = "the nodes of a cluster share one directory: postgresql://USER@HOST/NAME or mysql://USER@HOST/NAME"
         yield InvalidKey("directory.url", what)

@@ -621,11 +621,13 @@ def test_a_cluster_needs_an_address_one_worker_and_packets_that_fit() -> None:
         ([url, "journal.retention_bytes=1"], "journal.retention_bytes"),
         ([url, "journal.token_file=x"], "journal.token_file"),
         ([url, "tenants.enabled=true"], "directory.url"),
+        ([url, "queues.application=kafka://127.0.0.1:9092/p"], "queues"),
         ([url, "tenants.enabled=true", "directory.url=sqlite:////d"], "directory.url"),
         ([url, f"limits.packet_bytes_max={(16 << 20) - (64 << 10) + 1}"], "limits.packet_bytes_max"),
     ):
         with pytest.raises(InvalidKey) as raised:
             load(None, sets)
         assert raised.value.key == key
+    assert load(None, [url, "queues.device=redis://127.0.0.1"]).cluster
     assert load(None, [url, "tenants.enabled=true", "directory.url=postgresql://h@d/h"]).cluster
     assert load(None, [url, f"limits.packet_bytes_max={(16 << 20) - (64 << 10)}"]).cluster
