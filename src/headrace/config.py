@@ -1006,7 +1006,7 @@ def _wrong_frames(frames: FramesConfig) -> Iterator[InvalidKey]:
             yield InvalidKey("frames.queue_topics", f"{topic_filter!r} is no topic filter")
 
 
-OF_EVERY_JOURNAL = ("snapshot_interval_bytes", "snapshot_interval_s")  # on disk and in Kafka
+OF_EVERY_JOURNAL = ("snapshot_interval_bytes", "snapshot_interval_s", "token_file")  # on disk and in Kafka
 
 
 def _wrong_cluster(config: Config) -> Iterator[InvalidKey]:

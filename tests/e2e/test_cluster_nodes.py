@@ -30,13 +30,23 @@ def cluster(kafka: KafkaServer) -> str:
 
 
 @pytest.fixture
-def nodes(cluster: str, tmp_path: Path) -> Iterator[Nodes]:
+def token(tmp_path: Path) -> Path:
+    """A file with a token that may look, which all nodes know."""
+    file = tmp_path / "token"
+    file.touch(0o600)
+    file.write_text("read looks\n")
+    return file
+
+
+@pytest.fixture
+def nodes(cluster: str, token: Path, tmp_path: Path) -> Iterator[Nodes]:
     """Makes nodes of the cluster: `nodes("n0")`."""
     made: list[BrokerProcess] = []
 
     def make(
         node: str, *extra: str, folder: str = "", settings: dict[str, object] | None = None
     ) -> BrokerProcess:
+        settings = {"journal.token_file": token} | (settings or {})
         peer = ["--peer-listen", f"tcp://127.0.0.1:{free_port()}"]
         arguments = ["--cluster", cluster, "--node", node, *(extra or peer)]
         made.append(make_broker(tmp_path / (folder or node), settings, arguments))
@@ -128,7 +138,7 @@ def pair(nodes: Nodes, presences: Presences) -> tuple[BrokerProcess, BrokerProce
 Pair = tuple[BrokerProcess, BrokerProcess]
 
 
-def test_whoever_dials_any_node_finds_everybody(cluster: str, pair: Pair) -> None:
+def test_whoever_dials_any_node_finds_everybody(cluster: str, pair: Pair, token: Path) -> None:
     first, second = pair
     subscribed(first)
     published(second, 0, 20)
@@ -139,6 +149,10 @@ def test_whoever_dials_any_node_finds_everybody(cluster: str, pair: Pair) -> Non
     assert (status.returncode, status.stdout.count("2 shards, peer 127.0.0.1:")) == (0, 2), status.stdout
     for broker in pair:
         assert broker.get("/readyz").status == 200
+        at = "--admin", f"http://127.0.0.1:{broker.admin_port}", "--token-file", str(token)
+        asked = headrace("cluster", "status", *at, deadline_s=WITHIN_S)
+        assert (asked.returncode, asked.stdout.count(": heard")) == (0, 1), asked.stdout
+        assert asked.stdout.startswith(status.stdout.splitlines()[0])
 
 
 def test_a_takeover_and_a_retained_message_pass_between_nodes(pair: Pair) -> None:

@@ -613,13 +613,14 @@ def test_a_cluster_needs_an_address_one_worker_and_packets_that_fit() -> None:
     url = 'cluster="kafka://127.0.0.1:9092/fleet"'
     config = load(None, [url, "node=n0"])
     assert (config.cluster, config.node) == ("kafka://127.0.0.1:9092/fleet", "n0")
+    assert load(None, [url, "journal.token_file=x"]).journal.token_file == "x"
     for sets, key in (
         (["cluster=redis://127.0.0.1/x"], "cluster"),
         (["node=n0"], "node"),
         ([url, "workers=2"], "workers"),
         ([url, "durability=os"], "durability"),
         ([url, "journal.retention_bytes=1"], "journal.retention_bytes"),
-        ([url, "journal.token_file=x"], "journal.token_file"),
+        ([url, "journal.reserve_bytes=1"], "journal.reserve_bytes"),
         ([url, "tenants.enabled=true"], "directory.url"),
         ([url, "queues.application=kafka://127.0.0.1:9092/p"], "queues"),
         ([url, "tenants.enabled=true", "directory.url=sqlite:////d"], "directory.url"),

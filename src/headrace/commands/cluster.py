@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.commands.cluster_certs import certs
 from headrace.commands.storage import ends_with_its_reader
+from headrace.commands.watch import or_of_a_broker
+from headrace.console.admin import AdminClient
 from headrace.data.layout import SHARDS_MAX
-from headrace.storage.kafka.cluster_state import ClusterState, Replication
+from headrace.storage.kafka.cluster_state import Replication
 from headrace.storage.kafka.cluster_url import BadClusterUrl, ClusterUrl
-from headrace.storage.kafka.presence import Presence, UnknownNode
+from headrace.storage.kafka.presence import UnknownNode, as_object
 
 if TYPE_CHECKING:
     from headrace.storage.kafka.topics import Topics
@@ -60,23 +62,28 @@ def create(url: str, shards: int, replication: int | None, min_insync: int | Non
 
 
 @cluster.command("status")
-@click.option("--cluster", "url", required=True, metavar="kafka://HOST:PORT[,HOST:PORT...]/NAME")
+@click.option("--cluster", "url", metavar="kafka://HOST:PORT[,HOST:PORT...]/NAME", help="ask Kafka")
 @click.option("--json", "as_json", is_flag=True)
+@or_of_a_broker
 @ends_with_its_reader
-def status(url: str, as_json: bool) -> None:
-    """Print which nodes there are, who owns which shard, and how the journals are. Exit 1 if something is wrong."""
+def status(url: str | None, as_json: bool, client: AdminClient | None) -> None:
+    """Print which nodes there are, who owns which shard, and how the journals are: as Kafka says, or as a node does at
+    its admin address, with its links to the others. Exit 1 if something is wrong."""
+    if (url is None) == (client is None):
+        raise click.BadParameter("one of --cluster and --admin says whom to ask", param_hint="--cluster")
+    found = client.get("/v1/cluster") if client is not None else _asked_of_kafka(url or "")
+    for line in [json.dumps(found)] if as_json else lines(found):
+        click.echo(line)
+    sys.exit(1 if found["problems"] else 0)
+
+
+def _asked_of_kafka(url: str) -> dict[str, Any]:
+    """Return what Kafka says of a cluster. Raises KafkaUnusable, BadParameter."""
     place = place_of(url, "--cluster")
     state = topics_of(place).state()
     from headrace.storage.kafka.registry import presence_now
 
-    found = presence_now(place, state.topic_id, len(state.shards))
-    state = replace(state, problems=state.problems + found.problems)
-    if as_json:
-        click.echo(json.dumps(as_object(place.name, state, found)))
-    else:
-        for line in lines(place.name, state, found):
-            click.echo(line)
-    sys.exit(1 if state.problems else 0)
+    return as_object(place.name, state, presence_now(place, state.topic_id, len(state.shards)))
 
 
 @cluster.command("remove")
@@ -96,33 +103,26 @@ def remove(node: str, url: str) -> None:
     click.echo(f"{place.name}: node {node} (at {peer}) is none any more")
 
 
-def as_object(name: str, state: ClusterState, found: Presence) -> dict[str, object]:
-    """Return what `status --json` prints."""
-    shards = [
-        {**asdict(shard), "owner": one.owner, "epoch": one.epoch}
-        for shard, one in zip(state.shards, found.owners, strict=True)
-    ]
-    nodes = [asdict(node) for node in found.nodes]
-    return {"cluster": name, **asdict(state), "nodes": nodes, "shards": shards}
-
-
-def lines(name: str, state: ClusterState, found: Presence) -> list[str]:
-    """Return what `status` prints for a person."""
-    said = [
-        f"cluster {name}: {len(state.shards)} shards, topic {state.topic_id}, min.insync.replicas {state.in_sync_min}"
-    ]
-    for node in found.nodes:
-        is_there = "" if node.lives else ", away"
-        of = f"peer {node.peer}, version {node.version}, format {node.format}, configuration {node.config}"
-        said.append(f"node {node.node}: {len(node.shards)} shards, {of}{is_there}")
-    for shard, one in zip(state.shards, found.owners, strict=True):
-        owner = f"owner {one.owner or 'nobody'}, epoch {one.epoch}, " if found.nodes else ""
-        leader = "no leader" if shard.leader < 0 else f"leader {shard.leader}"
-        in_sync, replicas = (",".join(map(str, some)) or "none" for some in (shard.in_sync, shard.replicas))
+def lines(found: Mapping[str, Any]) -> list[str]:
+    """Return what `status` prints for a person of what `status --json` prints."""
+    of = f"{len(found['shards'])} shards, topic {found['topic_id']}, min.insync.replicas {found['in_sync_min']}"
+    said = [f"cluster {found['cluster']}: {of}"]
+    for node in found["nodes"]:
+        is_there = "" if node["lives"] else ", away"
+        of = "peer {peer}, version {version}, format {format}, configuration {config}".format(**node)
+        said.append(f"node {node['node']}: {len(node['shards'])} shards, {of}{is_there}")
+    for shard in found["shards"]:
+        owner = f"owner {shard['owner'] or 'nobody'}, epoch {shard['epoch']}, " if found["nodes"] else ""
+        leader = "no leader" if shard["leader"] < 0 else f"leader {shard['leader']}"
+        in_sync, replicas = (",".join(map(str, shard[some])) or "none" for some in ("in_sync", "replicas"))
         said.append(
-            f"shard {shard.shard}: {owner}{leader}, {in_sync} of {replicas} in sync, offsets {shard.start} to {shard.end}"
+            f"shard {shard['shard']}: {owner}{leader}, {in_sync} of {replicas} in sync, "
+            f"offsets {shard['start']} to {shard['end']}"
         )
-    return [*said, *(f"problem: {problem}" for problem in state.problems)]
+    for link in found.get("links", []):
+        heard = "heard" if link["heard"] else "not heard"
+        said.append(f"link of node {found['asked']} to node {link['node']}: {heard}")
+    return [*said, *(f"problem: {problem}" for problem in found["problems"])]
 
 
 cluster.add_command(certs)

@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute
 from headrace import __version__
 from headrace.api.app import application
 from headrace.api.backlogs import of_backlogs
+from headrace.api.cluster import OF_CLUSTER, of_cluster
 from headrace.api.configuration import of_configuration
 from headrace.api.drain import of_drain
 from headrace.api.events import of_events
@@ -32,10 +33,11 @@ from headrace.api.operations import (
 from headrace.api.posts import of_posts
 from headrace.api.read_only import of_read_only
 from headrace.api.refusals import of_refusals
-from headrace.api.resource import served
+from headrace.api.resource import Resource, served
 from headrace.api.tokens import Elsewhere, Tokens
 from headrace.build import build
 from headrace.core.worker import Worker
+from headrace.node.member import Member
 from headrace.node.shard import OwnedShard
 from headrace.node.stores import OpenStores
 from headrace.peers.handover import HandOver
@@ -122,7 +124,7 @@ class Parts:
     in `lost` were given up for a failed journal, and are on their way out or back. `directories`: the data directories of
     all shards of the node, whoever owns them; `index`: which worker it is; `more`: what else tells figures; `granted`:
     what tokens may that are in no file; `desk`: where tenants are administered; `configured` reads the configuration
-    again, `draining` lets no client in any more."""
+    again, `draining` lets no client in any more; `member` knows the cluster, if the node is one of one."""
 
     worker: Worker
     shards: Sequence[OwnedShard]
@@ -146,6 +148,7 @@ class Parts:
     desk: Desk | None = None
     configured: Configured | None = None
     draining: Draining | None = None
+    member: Member | None = None
 
 
 def site(
@@ -181,16 +184,7 @@ def site(
         **of_removals(Removals(brokers, lost)),
         **of_posts(Posts(brokers, lost)),
     }
-    resources = [*RESOURCES]
-    if parts.desk is not None:
-        from headrace.api.bans import OF_BANS, of_bans
-        from headrace.api.documents import OF_DOCUMENTS, of_documents
-        from headrace.api.tenants import OF_DIRECTORY, of_tenants
-
-        answers |= of_tenants(parts.desk) | of_documents(parts.desk) | of_bans(parts.desk)
-        resources += (*OF_DIRECTORY, *OF_DOCUMENTS, *OF_BANS)
-    else:
-        answers |= of_read_only()
+    resources = [*RESOURCES, *_more_resources(parts, answers)]
     answers |= _of_process(parts)
     routes: list[BaseRoute] = [
         *JournalRoutes(parts.directories, tokens).routes(),
@@ -207,6 +201,24 @@ def _of_process(parts: Parts) -> Answers:
         found |= of_configuration(parts.configured)
     if parts.draining is not None:
         found |= of_drain(parts.draining)
+    return found
+
+
+def _more_resources(parts: Parts, answers: Answers) -> list[Resource]:
+    """Return the resources of a broker with tenants, and of a node of a cluster; what serves them goes to `answers`."""
+    found: list[Resource] = []
+    if parts.desk is not None:
+        from headrace.api.bans import OF_BANS, of_bans
+        from headrace.api.documents import OF_DOCUMENTS, of_documents
+        from headrace.api.tenants import OF_DIRECTORY, of_tenants
+
+        answers |= of_tenants(parts.desk) | of_documents(parts.desk) | of_bans(parts.desk)
+        found += (*OF_DIRECTORY, *OF_DOCUMENTS, *OF_BANS)
+    else:
+        answers |= of_read_only()
+    if parts.member is not None:
+        answers |= of_cluster(parts.member.status)
+        found += OF_CLUSTER
     return found
 
 

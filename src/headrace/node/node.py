@@ -50,6 +50,7 @@ from headrace.node.endpoints import Parts, site
 from headrace.node.holdings import Holdings
 from headrace.node.lookout import INTERVAL_S as LOOKOUT_S
 from headrace.node.lookout import Lookout
+from headrace.node.member import Member
 from headrace.node.reloading import Reloading
 from headrace.node.shard import Surroundings, settle
 from headrace.node.sharing import Sharing
@@ -647,8 +648,17 @@ class Node:
             None if self._tenants is None else self._tenants.directory,
             configured=self._reloading,
             draining=self._draining,
+            member=self._member(),
         )
         return site(parts, tokens, limits, lambda: self.trouble, lambda: self.degraded)
+
+    def _member(self) -> Member | None:
+        """Return what knows the cluster that this node is one of, if it is."""
+        cluster, peers = self._cluster, self.peers
+        if cluster is None:
+            return None
+        links = peers.heard if isinstance(peers, ClusterPeers) else dict[str, bool]
+        return Member(cluster.node, cluster.status, links)
 
     def _more_figures(self) -> list[Collector]:
         found: list[Collector] = [

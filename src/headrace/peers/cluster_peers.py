@@ -95,6 +95,10 @@ class ClusterPeers(Peers):
         link = self._links.get(run)
         return link is not None and not link.quiet
 
+    def heard(self) -> dict[str, bool]:
+        """Return the other nodes by name, and whether each is heard now."""
+        return {name: self.is_heard(run) for run, name in self.names.items()}
+
     def _dial_the_earlier(self) -> None:
         for run in self._addresses:
             if run < self.run and run not in self._dialling:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from confluent_kafka import KafkaException
@@ -27,6 +27,8 @@ from headrace.storage.kafka.envelope import LEVEL, uuid_of
 from headrace.storage.kafka.group import Group
 from headrace.storage.kafka.mailbox import Hearer
 from headrace.storage.kafka.partition_client import PartitionClient
+from headrace.storage.kafka.presence import as_object
+from headrace.storage.kafka.registry import presence_now
 from headrace.storage.kafka.roster import NodeEntry
 from headrace.storage.kafka.storage import KafkaSettings, KafkaStorage, SnapshotIntervals
 from headrace.storage.kafka.topics import KafkaUnusable, Topics
@@ -70,7 +72,7 @@ class Cluster:
         self._intervals = intervals
         self._watchdog = watchdog
         self._url = url
-        self._node = node or socket.gethostname()
+        self.node = node or socket.gethostname()
         self._topic_id = state.topic_id
         self._candidate: Candidate | None = None
         self._group: Group | None = None
@@ -102,6 +104,13 @@ class Cluster:
         made_again = [f"{self._url.journal}: it was deleted and made again"] if is_another else []
         return made_again + state.problems
 
+    def status(self) -> dict[str, Any]:
+        """Ask Kafka which nodes there are, who owns what and how the journals are; return what `headrace cluster status
+        --json` prints. May be called on any thread, and waits. Raises KafkaUnusable."""
+        state = Topics(self._url).state()
+        found = presence_now(self._url, state.topic_id, len(state.shards))
+        return as_object(self._url.name, state, found)
+
     def candidate(self, report: Callable[[str], None]) -> Candidate:
         """Join the group of the cluster's nodes, one of which owns its shards. `report` hears lines for the log. Raises
         KafkaUnusable, NotAdmitted."""
@@ -111,7 +120,7 @@ class Cluster:
                 f"peer_listen: the nodes of this cluster share its shards, as {sharing.partition('/')[0]} does: start "
                 "this one with it too"
             )
-        self._candidate = Candidate(self._url, f"{self._node}/0", report)
+        self._candidate = Candidate(self._url, f"{self.node}/0", report)
         return self._candidate
 
     @property
@@ -129,14 +138,14 @@ class Cluster:
     def enter(self, peer: str, config: str) -> Enrolment:
         """Enter the roster of the cluster's nodes, which share its shards, as one that is reached at `peer` and has a
         configuration with this digest. Raises NotAdmitted, KafkaUnusable."""
-        enrolment = Enrolment(self._url, self._node, self._topic_id)
+        enrolment = Enrolment(self._url, self.node, self._topic_id)
         enrolment.enter(NodeEntry(peer, __version__, LEVEL, config))
         return enrolment
 
     def join(self, claims: Claims) -> Group:
         """Join the group that shares out the shards. Raises KafkaUnusable."""
         try:
-            self._group = Group(self._url.client, self._url.shards, f"{self._node}/0", claims)
+            self._group = Group(self._url.client, self._url.shards, f"{self.node}/0", claims)
         except (KafkaException, RuntimeError) as error:
             raise KafkaUnusable(
                 f"{self._url.bootstrap}: a client of Kafka cannot be made: {error}"
@@ -165,7 +174,7 @@ class Cluster:
         settings = KafkaSettings(
             self._topic_id,
             shard,
-            f"{self._node}/0",
+            f"{self.node}/0",
             partial(connect, self._url.journal),
             partial(connect, self._url.snapshots),
             self._intervals,

@@ -3,10 +3,11 @@ its nodes are members of the group that shares the shards now."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 from headrace.errors import HeadraceError
+from headrace.storage.kafka.cluster_state import ClusterState
 from headrace.storage.kafka.roster import Roster
 
 NOBODY: Final = ""
@@ -112,3 +113,14 @@ def _problems(nodes: list[NodePresence], owners: list[Ownership]) -> list[str]:
         if len(values) > 1:
             problems.append(f"the {what} of the nodes differ: {', '.join(sorted(values))}")
     return problems
+
+
+def as_object(name: str, state: ClusterState, found: Presence) -> dict[str, Any]:
+    """Return what `headrace cluster status --json` prints of a cluster. Its problems are those of both."""
+    shards = [
+        {**asdict(shard), "owner": one.owner, "epoch": one.epoch}
+        for shard, one in zip(state.shards, found.owners, strict=True)
+    ]
+    nodes = [asdict(node) for node in found.nodes]
+    problems = state.problems + found.problems
+    return {"cluster": name, **asdict(state), "problems": problems, "nodes": nodes, "shards": shards}
