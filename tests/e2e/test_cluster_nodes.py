@@ -175,7 +175,16 @@ def test_kill_9_of_a_node_loses_nothing_that_was_acknowledged(pair: Pair, presen
     first, second = pair
     subscribed(first)
     published(first, 0, 40)
-    first.kill()
+    with RawClient(second.address, client_of(presences.shards_of("n1")[0], "ops")) as watcher:
+        watcher.connect()
+        watcher.subscribe("$events/cluster/#")
+        first.kill()
+        told = {"MemberUp"}
+        while "MemberDown" not in told:
+            found = watcher.receive(WITHIN_S)
+            assert found.topic == "$events/cluster/members/n0"
+            told.add(json.loads(found.payload)["event"])
+        assert told == {"MemberUp", "MemberUnreachable", "MemberDown"}
     presences.wait_for(n1=4)
     published(second, 40, 20)
     for client in CLIENTS:

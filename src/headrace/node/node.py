@@ -51,6 +51,7 @@ from headrace.node.holdings import Holdings
 from headrace.node.lookout import INTERVAL_S as LOOKOUT_S
 from headrace.node.lookout import Lookout
 from headrace.node.member import Member
+from headrace.node.members import Members
 from headrace.node.reloading import Reloading
 from headrace.node.shard import Surroundings, settle
 from headrace.node.sharing import Sharing
@@ -93,7 +94,7 @@ from headrace.services.node_sums import NodeSums
 from headrace.services.node_times import NodeTimes
 from headrace.services.notify import Notifier
 from headrace.services.repeating import Repeating, repeat
-from headrace.services.sys_topics import SystemValues, numbers, state_of_bridge, tell
+from headrace.services.sys_topics import SystemValues, numbers, state_of_bridge, tell, tell_of_member
 from headrace.services.ticks import LoopScheduler, Stalls
 from headrace.services.watchdog import Watchdog
 from headrace.storage.embedded.storage import EmbeddedStorage, Listening, name_of
@@ -526,10 +527,17 @@ class Node:
         if self._sharing is not None:
             assert isinstance(self.peers, ClusterPeers), "made so"
             assert isinstance(self.handover, ClusterHandOver), "made so"
-            self._sharing.begin(self._holdings, self.peers, self.handover, self._stopping.set)
+            members = Members(self._tell_of_member)
+            self._sharing.begin(self._holdings, self.peers, self.handover, self._stopping.set, members)
             self._repeat("cluster", self._sharing.poll, CANDIDATE_POLL_S)
         if self._lookout is not None:
             self._repeat("cluster", self._lookout.turn, LOOKOUT_S)
+
+    def _tell_of_member(self, event: str, name: str) -> None:
+        """Tell the log, and the subscribers in the shards of this node, how another one is."""
+        log.info("cluster", detail=f"{event} {name}")
+        at_us = time.time_ns() // 1000
+        tell_of_member(self.worker, name, {"event": event, "node": name, "timestamp_us": at_us})
 
     async def _settle_in_cluster(self) -> None:
         """Wait, before the node says that it is ready, until all shards are somebody's and speak to each other: for a

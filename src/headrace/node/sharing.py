@@ -21,6 +21,7 @@ import msgspec
 from headrace.config import PEER_TLS, Config, host_and_port, show
 from headrace.naming import keys_named
 from headrace.node.holdings import Holdings
+from headrace.node.members import Members
 from headrace.peers.cluster_handover import ClusterHandOver
 from headrace.peers.cluster_peers import Address, ClusterPeers
 from headrace.peers.peer_tls import PeerTls
@@ -65,13 +66,21 @@ class Sharing:
         self._holdings: Holdings | None = None
         self._peers: ClusterPeers | None = None
         self._handover: ClusterHandOver | None = None
+        self._members: Members | None = None
         self._end: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
 
     def begin(
-        self, holdings: Holdings, peers: ClusterPeers, handover: ClusterHandOver, end: Callable[[], None]
+        self,
+        holdings: Holdings,
+        peers: ClusterPeers,
+        handover: ClusterHandOver,
+        end: Callable[[], None],
+        members: Members,
     ) -> None:
-        """Take and give up shards from now on, for which `poll` is called. `end` ends the node in good order."""
+        """Take and give up shards from now on, for which `poll` is called. `end` ends the node in good order; `members`
+        hears how the other nodes are."""
+        self._members = members
         self._holdings, self._peers, self._handover, self._end = holdings, peers, handover, end
         holdings.gone = self._on_gone
         self._look()
@@ -112,6 +121,7 @@ class Sharing:
             self._log.warning("the group of the cluster's nodes", detail=self._told or "it answers again")
         if self._is_resting:
             return POLL_S
+        self._look_at_members()
         self._claims.on_time(time.monotonic())
         for action in self._claims.take_actions():
             if isinstance(action, Take):
@@ -121,6 +131,14 @@ class Sharing:
             elif isinstance(action, JoinAnew):
                 threading.Thread(target=self._group.join_anew().close, daemon=True).start()
         return POLL_S
+
+    def _look_at_members(self) -> None:
+        """Tell how the other nodes are, where that has changed."""
+        if self._members is not None and self._peers is not None:
+            names = self._peers.names
+            owning = {self.owners.of(shard) for shard in range(self.owners.shards)}
+            owners = [name for run, name in names.items() if run in owning]
+            self._members.look(self._loop.time(), self._peers.heard(), owners)
 
     def _start(self, work: Any) -> None:
         task = self._loop.create_task(work)

@@ -10,12 +10,14 @@ test subscribes to Mosquitto's own and compares.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import resource
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from headrace.core.state.tenant import Tenant
 from headrace.core.worker import Worker
@@ -117,6 +119,15 @@ def tell(worker: Worker, values: Mapping[str, str]) -> None:
         tenant = broker.fold.tenant(worker.anyone.tenant)
         for name, value in values.items():
             broker.system.publish(tenant, f"$SYS/broker/{name}", value.encode("ascii"))
+
+
+def tell_of_member(worker: Worker, name: str, said: Mapping[str, object]) -> None:
+    """Tell the subscribers in all shards of a worker how a node of its cluster is: on `$events/cluster/members/NODE`,
+    percent-encoded."""
+    topic, payload = f"$events/cluster/members/{quote(name, safe='')}", json.dumps(said).encode()
+    for broker in worker.brokers:
+        tenant = broker.fold.tenant(worker.anyone.tenant)
+        broker.system.publish(tenant, topic, payload)
 
 
 def _state(worker: Worker, tenants: list[Tenant]) -> dict[str, int]:
