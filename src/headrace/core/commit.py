@@ -7,6 +7,7 @@ the batch size adapts to the disk.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from librt.strings import BytesWriter
@@ -71,6 +72,17 @@ class Deferred(Record):
     def work(self) -> i64:
         """Return what `run` may cost, in deliveries of a message."""
         return 1
+
+
+class Call(Deferred):
+    """Calls somebody, who needs no class for that (`GroupCommit.then`)."""
+
+    def __init__(self, payer: Link | None, call: Callable[[], None]) -> None:
+        super().__init__(payer)
+        self._call = call
+
+    def run(self) -> None:
+        self._call()
 
 
 class Barrier(Deferred):
@@ -257,6 +269,11 @@ class GroupCommit:
         if payer is not None:
             self.deferred_bytes += deferred.weight
             self.charge(payer, deferred.weight)
+
+    def then(self, payer: Link | None, call: Callable[[], None]) -> None:
+        """Call this when everything noted and appended so far is durable and applied. What is made per message is a
+        `Deferred` of its own: that costs less."""
+        self.defer(Call(payer, call))
 
     # What waits for a connection's socket to drain
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from headrace.core.ports.link import WorkerPort
-from headrace.core.ports.timers import Timer
+from headrace.core.ports.timers import Alarm
 from headrace.links.mqtt_link import MqttLink
 from headrace.sockets.plain import PlainTransport, Receiver
 from headrace.stream import MORE, WHOLE, ByteStream
@@ -264,7 +264,7 @@ class StreamLink(MqttLink, Receiver):
         if self.out is None:
             transport.close()
         # A peer that never reads must not keep the socket: cut it off after the linger time.
-        self.timer = _Linger(self)
+        self.timer = Alarm(self.abort)
         self.worker.timers.schedule(self.worker.clock.mono_ms + _LINGER_MS, self.timer)
 
     def abort(self) -> None:
@@ -276,14 +276,3 @@ class StreamLink(MqttLink, Receiver):
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-
-
-class _Linger(Timer):
-    """Cuts a connection that we closed when its peer has not read the last bytes."""
-
-    def __init__(self, link: StreamLink) -> None:
-        super().__init__()
-        self._link = link
-
-    def fire(self, now_ms: int) -> None:
-        self._link.abort()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.core.ports.link import BrokerPort, Link, WorkerPort
-from headrace.core.ports.timers import Timer
+from headrace.core.ports.timers import Alarm, Timer
 from headrace.mqtt import reason_codes as rc
 from headrace.net.connection import Connection
 from headrace.peers.channel import Channel
@@ -79,7 +79,7 @@ class Relay(BrokerPort):
     def _look_later(self) -> None:
         if self._timer is None:
             worker = self._link.worker
-            self._timer = _Look(self)
+            self._timer = Alarm(self.look)
             worker.timers.schedule(worker.clock.mono_ms + _LOOK_MS, self._timer)
 
     def look(self) -> None:
@@ -110,17 +110,6 @@ class Relay(BrokerPort):
 
     def put_out(self, link: Link, code: int, why: str) -> None:
         link.close()
-
-
-class _Look(Timer):
-    """Looks after a client that does not read."""
-
-    def __init__(self, relay: Relay) -> None:
-        super().__init__()
-        self._relay = relay
-
-    def fire(self, now_ms: int) -> None:
-        self._relay.look()
 
 
 class ChannelTransport:

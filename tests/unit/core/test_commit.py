@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 import headrace.core.commit
 from harness import Client, Harness
-from headrace.core.commit import Deferred
+from headrace.core.commit import ENTRY_BYTES, Deferred
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.journal import Absent, JournalPort
 from headrace.core.records.message import Message
+from headrace.core.records.record import ACKED, Progress
 from headrace.core.worker import Worker
 from headrace.storage.memory import ManualScheduler, MemoryJournal
 
@@ -119,6 +122,19 @@ def test_where_another_may_own_the_journal_an_answer_waits_for_a_record_behind_t
     client.feed(b"\xc0\x00")
     assert client.take() == [(0xD0, b"")]
     assert len(offered.batches) == is_contested  # nobody forgets anything by a PINGRESP
+
+
+def test_a_call_waits_until_what_was_appended_before_it_is_durable_and_counts_against_its_payer() -> None:
+    harness = Harness()
+    client = harness.client("c")
+    link, commit, said = client.link, harness.broker.commit, list[str]()
+    before = link.deferred
+    commit.append(Progress(ACKED, 1, b""))
+    commit.then(link, partial(said.append, "durable"))
+    commit.then(None, partial(said.append, "for nobody"))
+    assert (said, link.deferred - before) == ([], ENTRY_BYTES)
+    harness.sync()
+    assert (said, link.deferred - before) == (["durable", "for nobody"], 0)
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="compiled, nothing can be made to fail there")

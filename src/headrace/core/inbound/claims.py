@@ -7,7 +7,9 @@ home knows MQTT sessions of that client id, too. A question may come twice: the 
 
 from __future__ import annotations
 
-from headrace.core.commit import Deferred, GroupCommit
+from functools import partial
+
+from headrace.core.commit import GroupCommit
 from headrace.core.inbound.connect import Sessions
 from headrace.core.ports.access import PENDING
 from headrace.core.ports.link import Link, WorkerPort
@@ -187,19 +189,7 @@ class FarOwners(OtherHomes):
     def _claimed(self, wire: Wire, frame: Claimed) -> None:
         """Answer a shard where a device of this one wants to speak, when the answer is durable."""
         code = self._owners.decide(self._fold.make(frame.tenant), frame.client_id, frame.user)
-        self._commit.defer(_Decision(wire, Decided(frame.connection, code)))
+        self._commit.then(None, partial(wire.say, Decided(frame.connection, code)))
 
     def _told(self, wire: Wire, frame: Told) -> None:
         self._owners.adopt(self._fold.make(frame.tenant), frame.client_id, frame.user)
-
-
-class _Decision(Deferred):
-    """Answers a claim, behind the record of whose the device is."""
-
-    def __init__(self, wire: Wire, frame: Decided) -> None:
-        super().__init__()
-        self._wire = wire
-        self._frame = frame
-
-    def run(self) -> None:
-        self._wire.say(self._frame)

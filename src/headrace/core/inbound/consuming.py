@@ -7,6 +7,7 @@ home of its topic; where there are others, `far_queues` takes the requests of co
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from mypy_extensions import i64
@@ -156,7 +157,7 @@ class Consuming(Requests):
         if maker is not NO_MAKER:
             fields |= maker.fields()
         self._commit.append(queue_record(QUEUE_OPENED, self._worker.clock.now_us, fields))
-        self._commit.defer(_Opened(self, key, maker))
+        self._commit.then(None, partial(self.opened, key, maker))
         self._opening.add(key)  # last: what failed before is tried again
         self._comes(tenant.name, maker, len(topic), 1)
         self.clusters.trimming.begin()
@@ -326,19 +327,6 @@ class Consuming(Requests):
 
     def writable(self, caller: Caller) -> None:
         self.clusters.resume(cast(Guest, caller))
-
-
-class _Opened(Deferred):
-    """Notes that the queue of a topic is no longer being opened, once it is durable."""
-
-    def __init__(self, consuming: Consuming, key: tuple[str, bytes], maker: Maker) -> None:
-        super().__init__()
-        self._consuming = consuming
-        self._key = key
-        self._maker = maker
-
-    def run(self) -> None:
-        self._consuming.opened(self._key, self._maker)
 
 
 class _OfCluster(Held):

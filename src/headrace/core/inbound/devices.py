@@ -8,6 +8,7 @@ under its own SN, which is its client id. A message becomes a record as one at Q
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from mypy_extensions import i64
@@ -131,7 +132,7 @@ class Devices:
         self._sessions.watch(link)
         if asked:  # behind the record that the device is this user's, whoever appended it
             client.hellos += 1
-            self._commit.defer(_Welcome(client, sn))
+            self._commit.then(client.link, partial(client.welcomed, sn))
         link.ready = client.hellos == 0
 
     def answer_ping(self, client: DeviceLink, sn: bytes) -> None:
@@ -139,7 +140,7 @@ class Devices:
         if client.link.ready:
             client.voice.pong(sn)
         else:
-            self._commit.defer(_Pong(client, sn))
+            self._commit.then(client.link, partial(client.voice.pong, sn))
 
     def owner_of(self, name: str, client_id: str) -> str | None:
         """Return the user whom a client id of a tenant belongs to, as far as it is at home here; None: nobody."""
@@ -568,30 +569,6 @@ class _Hello(SignInListener):
     def user_before(self, tenant: str, client_id: str) -> str | None:
         """Return None: a connection of devices takes over none."""
         return None
-
-
-class _Welcome(Deferred):
-    """The answer to a HELLO that was let in."""
-
-    def __init__(self, client: DeviceLink, sn: bytes) -> None:
-        super().__init__(client.link)
-        self._client = client
-        self._sn = sn
-
-    def run(self) -> None:
-        self._client.welcomed(self._sn)
-
-
-class _Pong(Deferred):
-    """The answer to a PING, in its place behind that to HELLO."""
-
-    def __init__(self, client: DeviceLink, sn: bytes) -> None:
-        super().__init__(client.link)
-        self._client = client
-        self._sn = sn
-
-    def run(self) -> None:
-        self._client.voice.pong(self._sn)
 
 
 class _Published(Deferred):

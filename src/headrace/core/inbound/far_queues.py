@@ -10,6 +10,7 @@ the wire to a home ends: what they hold was given back there.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import cast
 
 from mypy_extensions import i64
@@ -262,7 +263,7 @@ class FarQueues(Requests):
         if link.buffered() > self._worker.settings.write_buffer_high:
             if not caller.again:
                 caller.again = True
-                self._commit.defer(_Again(self, caller))
+                self._commit.then(caller.link, partial(self.written, caller))
             return False
         if errand.stay is not None and not errand.stay.reading.holds():
             errand.stay.reading.end()
@@ -440,15 +441,3 @@ def _first(line: Line, home: int) -> Errand:
     if not line.asked or line.asked[0].home != home:
         raise ProtocolError(rc.PROTOCOL_ERROR, "a shard has answered what it was not asked")
     return line.asked[0]
-
-
-class _Again(Deferred):
-    """Looks at a connection again once others have had their turn."""
-
-    def __init__(self, far: FarQueues, caller: FarCaller) -> None:
-        super().__init__(caller.link)
-        self._far = far
-        self._caller = caller
-
-    def run(self) -> None:
-        self._far.written(self._caller)

@@ -5,6 +5,7 @@ Runs on the loop.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.core.commit import GroupCommit
@@ -12,7 +13,7 @@ from headrace.core.inbound.absences import Absences
 from headrace.core.inbound.sign_ins import SignIns
 from headrace.core.inbound.wills import Wills
 from headrace.core.ports.link import Link
-from headrace.core.ports.timers import RETRY_MS, Timer, Timers
+from headrace.core.ports.timers import RETRY_MS, Alarm, Timers
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.event import SessionClosed
 from headrace.core.state.groups import forget_redraws, groups_of
@@ -110,7 +111,9 @@ class Partings:
         try:
             self._note_closed(session, reason, code)
         except Exception:
-            self._timers.schedule(self._clock.mono_ms + RETRY_MS, _Unclosed(self, session, reason, code))
+            self._timers.schedule(
+                self._clock.mono_ms + RETRY_MS, Alarm(partial(self.close_again, session, reason, code))
+            )
             raise
 
     def close_again(self, session: Session, reason: str, code: int) -> None:
@@ -187,20 +190,6 @@ class Partings:
             self._append_closed(session, why, rc.SERVER_SHUTTING_DOWN)
             self._absences.await_after_stop(session)
         except Exception:
-            again = _Unclosed(self, session, why, rc.SERVER_SHUTTING_DOWN)
+            again = Alarm(partial(self.close_again, session, why, rc.SERVER_SHUTTING_DOWN))
             self._timers.schedule(self._clock.mono_ms + RETRY_MS, again)
             raise
-
-
-class _Unclosed(Timer):
-    """Closes once more what failed when the connection of a session ended."""
-
-    def __init__(self, partings: Partings, session: Session, reason: str, code: int) -> None:
-        super().__init__()
-        self._partings = partings
-        self._session = session
-        self._reason = reason
-        self._code = code
-
-    def fire(self, now_ms: int) -> None:
-        self._partings.close_again(self._session, self._reason, self._code)

@@ -9,11 +9,12 @@ What is raised when a consumer is given or told something costs that one its con
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import Final
 
 from mypy_extensions import i64
 
-from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.commit import GroupCommit
 from headrace.core.outbound.cluster_readers import ClusterReaders, Consumer, Guest, Live, Pull
 from headrace.core.outbound.spilling import Spilling
 from headrace.core.outbound.trimming import Trimming
@@ -21,7 +22,7 @@ from headrace.core.outbound.unused import Unused
 from headrace.core.ports.journal import NOT_NOW
 from headrace.core.ports.link import WorkerPort
 from headrace.core.ports.queue_reader import QueueReader
-from headrace.core.ports.timers import Timer, Timers
+from headrace.core.ports.timers import Alarm, Timer, Timers
 from headrace.core.ports.voice import Draught
 from headrace.core.ports.waiting import QueueOwner, Waiting, Waker
 from headrace.core.records.message import Message
@@ -256,7 +257,7 @@ class Clusters(Waker):
         return True
 
     def _answer_later(self, pull: Pull) -> bool:
-        self._commit.defer(_AnsweredLater(self, pull))
+        self._commit.then(pull.consumer.guest.link, partial(self.continued, pull))
         pull.reserving = True
         return False
 
@@ -281,7 +282,7 @@ class Clusters(Waker):
             numbers = [cluster.cluster_id, int(limit)]
             self._commit.append(number_record(CLUSTER_LIMIT, self._worker.clock.now_us, numbers))
             live.reserving = limit  # behind it: what failed before is not on its way
-        self._commit.defer(_Reserved(self, pull, live.reserving))
+        self._commit.then(pull.consumer.guest.link, partial(self.reserved, pull, live.reserving))
         pull.reserving = True
         return True
 
@@ -349,7 +350,7 @@ class Clusters(Waker):
         if serial not in serials:
             serials.append(serial)
         if live.timer is None:
-            timer = _Overdue(self, cluster)
+            timer = Alarm(partial(self.overdue, cluster))
             self._timers.schedule(draw.deadline_ms, timer)
             live.timer = timer
         live.deadlines.append(draw)
@@ -430,7 +431,7 @@ class Clusters(Waker):
         self._tidy(cluster, live)
         deadlines = live.deadlines
         if deadlines:
-            live.timer = _Overdue(self, cluster)
+            live.timer = Alarm(partial(self.overdue, cluster))
             self._timers.schedule(deadlines[0].deadline_ms, live.timer)
         if given:
             self.serve(cluster)
@@ -460,32 +461,6 @@ def _is_unfinished(cluster: Cluster, serials: list[int]) -> bool:
     return any(not cluster.has_finished(serial) for serial in serials)
 
 
-class _Reserved(Deferred):
-    """Goes on with a PULL once the limit that it asked for, of what may have been delivered, is durable."""
-
-    def __init__(self, clusters: Clusters, pull: Pull, limit: i64) -> None:
-        super().__init__(pull.consumer.guest.link)
-        self._clusters = clusters
-        self._pull = pull
-        self._limit: i64 = limit
-
-    def run(self) -> None:
-        self._clusters.reserved(self._pull, self._limit)
-
-
-class _AnsweredLater(Deferred):
-    """Goes on with the PULL of a connection once others have had their turn, and what the connection has to read was
-    written or waits for it."""
-
-    def __init__(self, clusters: Clusters, pull: Pull) -> None:
-        super().__init__(pull.consumer.guest.link)
-        self._clusters = clusters
-        self._pull = pull
-
-    def run(self) -> None:
-        self._clusters.continued(self._pull)
-
-
 class _PullOver(Timer):
     """Ends the oldest PULL of a connection when its time is over."""
 
@@ -499,15 +474,3 @@ class _PullOver(Timer):
         if pulls and pulls[0].timer is self:
             pulls[0].timer = None
         self._clusters.answer_pulls(self._guest)
-
-
-class _Overdue(Timer):
-    """Takes back what was drawn first in a cluster when its time is over."""
-
-    def __init__(self, clusters: Clusters, cluster: Cluster) -> None:
-        super().__init__()
-        self._clusters = clusters
-        self._cluster = cluster
-
-    def fire(self, now_ms: int) -> None:
-        self._clusters.overdue(self._cluster)

@@ -9,11 +9,12 @@ journal, at the cost of one look into a dictionary.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.commit import GroupCommit
 from headrace.core.outbound.delivery import Stores
 from headrace.core.outbound.stored_session import NOBODY, StoredSession
 from headrace.core.ports.journal import Absent
@@ -245,7 +246,7 @@ class StoredQueues(QueueReader, Stores):
     def note_let_go(self, queue: StoredQueue, up_to: i64) -> None:
         """Append LET_GO."""
         self._commit.progress.let_go(queue.incarnation, up_to)
-        self._commit.defer(_LetGo(self, queue, up_to))
+        self._commit.then(None, partial(self.is_let_go, queue, up_to))
 
     def queue_of(self, incarnation: int) -> StoredQueue | None:
         """Return the queue of a session that has a store behind it."""
@@ -360,7 +361,7 @@ class StoredQueues(QueueReader, Stores):
             floor = queue.floor()
             if floor > known.noted:
                 known.noted = floor
-                self._commit.defer(_Consumed(self, known, floor))
+                self._commit.then(None, partial(self.consumed, known, floor))
             if known.session.link is None:
                 known.forget_read()
                 if known.wants_put():
@@ -402,32 +403,6 @@ class _Notes(StoreNotes):
 
     def gives_up(self, incarnation: int, generation: i64) -> bool:
         return self._stored.gives_up(incarnation, generation)
-
-
-class _LetGo(Deferred):
-    """Tells that LET_GO is durable."""
-
-    def __init__(self, stored: StoredQueues, queue: StoredQueue, up_to: i64) -> None:
-        super().__init__()
-        self._stored = stored
-        self._queue = queue
-        self._up_to = up_to
-
-    def run(self) -> None:
-        self._stored.is_let_go(self._queue, self._up_to)
-
-
-class _Consumed(Deferred):
-    """Tells that what is below a floor is durably finished."""
-
-    def __init__(self, stored: StoredQueues, known: StoredSession, floor: i64) -> None:
-        super().__init__()
-        self._stored = stored
-        self._known = known
-        self._floor = floor
-
-    def run(self) -> None:
-        self._stored.consumed(self._known, self._floor)
 
 
 def is_in_store_alone(session: Session) -> bool:

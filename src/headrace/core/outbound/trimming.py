@@ -15,7 +15,7 @@ from headrace.core.commit import GroupCommit
 from headrace.core.ports.journal import NOT_NOW
 from headrace.core.ports.link import WorkerPort
 from headrace.core.ports.queue_reader import QueueReader
-from headrace.core.ports.timers import Timer, Timers
+from headrace.core.ports.timers import Alarm, Timers
 from headrace.core.records.elapsed import elapsed_us
 from headrace.core.records.message import Message
 from headrace.core.records.queue_record import QUEUE_TRIMMED, number_record
@@ -102,7 +102,7 @@ class Trimming:
 
     def _age_later(self, ms: int = _AGING_MS) -> None:
         self._aging_begun = True
-        self._timers.schedule(self._clock.mono_ms + ms, _Aging(self))
+        self._timers.schedule(self._clock.mono_ms + ms, Alarm(self.age))
 
     def age(self) -> None:
         """Drop what is older than a queue keeps; look at some of the queues each second."""
@@ -201,14 +201,3 @@ class Trimming:
 
 def _size(queue: TopicQueue) -> int:
     return int(queue.bytes)
-
-
-class _Aging(Timer):
-    """Looks at the age of queues once a second."""
-
-    def __init__(self, trimming: Trimming) -> None:
-        super().__init__()
-        self._trimming = trimming
-
-    def fire(self, now_ms: int) -> None:
-        self._trimming.age()

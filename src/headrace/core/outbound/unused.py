@@ -8,9 +8,10 @@ that record, so it makes the queue or the cluster anew.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.commit import GroupCommit
 from headrace.core.outbound.cluster_readers import ClusterReaders
 from headrace.core.ports.link import WorkerPort
 from headrace.core.records.elapsed import elapsed_us
@@ -73,7 +74,7 @@ class Unused:
         if number in self.ending:
             return
         self._commit.append(number_record(subkind, self._clock.now_us, [number]))
-        self._commit.defer(_Ended(self, number))
+        self._commit.then(None, partial(self.ended, number))
         self.ending.add(number)
 
     def ends(self, cluster: Cluster) -> bool:
@@ -84,15 +85,3 @@ class Unused:
         """Note that the record of an end has taken effect."""
         self.ending.discard(number)
         self._readers.forget(number)
-
-
-class _Ended(Deferred):
-    """Notes that a queue or a cluster has ended."""
-
-    def __init__(self, unused: Unused, number: int) -> None:
-        super().__init__()
-        self._unused = unused
-        self._number = number
-
-    def run(self) -> None:
-        self._unused.ended(self._number)

@@ -7,6 +7,7 @@ milliseconds of the monotonic clock.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from typing import Final
 
 _BUCKET_MS: Final = 128
@@ -50,6 +51,17 @@ class Timer:
 
     def fire(self, now_ms: int) -> None:
         raise NotImplementedError
+
+
+class Alarm(Timer):
+    """Calls somebody when it is due."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        super().__init__()
+        self._call = call
+
+    def fire(self, now_ms: int) -> None:
+        self._call()
 
 
 class Timers:

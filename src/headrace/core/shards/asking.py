@@ -14,11 +14,12 @@ does not answer (its disk is full, say) one SUBSCRIBE finds out, which waits; un
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.commit import Call, Deferred, GroupCommit
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.retained_replay import (
     PAGE_BYTES,
@@ -186,18 +187,8 @@ class _Fence(Held):
         self.finish()
 
     def finish(self) -> None:
-        self._inquiry.asking.defer(_Beginning(self._inquiry))
-
-
-class _Beginning(Deferred):
-    """Asks the homes, when all that came before everybody looked for the filters has taken effect."""
-
-    def __init__(self, inquiry: _Inquiry) -> None:
-        super().__init__(inquiry.link)
-        self._inquiry = inquiry
-
-    def run(self) -> None:
-        self._inquiry.asking.ask(self._inquiry)
+        inquiry = self._inquiry
+        inquiry.asking.defer(Call(inquiry.link, partial(inquiry.asking.ask, inquiry)))
 
 
 class _Listed(Deferred):

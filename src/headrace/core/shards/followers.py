@@ -6,11 +6,12 @@ journal, as their windows allow.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 from mypy_extensions import i64
 
-from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.commit import GroupCommit
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.routing import Passing
 from headrace.core.ports.link import Crowds, Link, WorkerPort
@@ -80,7 +81,7 @@ class Followers(Passing, Waker):
         """Begin a stream, once the record of our start is durable."""
         streams = self._fold.streams
         if streams.starts and streams.starts[-1][0] >= self._commit.high_watermark:
-            self._commit.defer(_Following(self, sender, frame))
+            self._commit.then(None, partial(self.follow, sender, frame))
         else:
             self.follow(sender, frame)
 
@@ -280,16 +281,3 @@ class _Wanting(FarAudience):
         self.changes: i64 = changes
         self.senders = senders
         self.absent = absent
-
-
-class _Following(Deferred):
-    """Begins a stream when the record of our start is durable."""
-
-    def __init__(self, followers: Followers, sender: Sender, frame: peer.Follow) -> None:
-        super().__init__()
-        self._followers = followers
-        self._sender = sender
-        self._frame = frame
-
-    def run(self) -> None:
-        self._followers.follow(self._sender, self._frame)

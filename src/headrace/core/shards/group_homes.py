@@ -9,6 +9,7 @@ be lent is `granted - ended`: who is told twice of a grant, or of an end, gains 
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import Final
 
 from mypy_extensions import i64
@@ -168,7 +169,7 @@ class GroupHomes:
             if frame.life == frames.HAS_NOTHING:
                 self._take_all_back(key)
             self._end(key)
-            self._commit.defer(_Enrolling(self, None, wire, frame.number))
+            self._commit.then(None, partial(self.enrolled, None, wire, frame.number))
             return
         stand = self._members.get(key)
         if stand is None:
@@ -185,7 +186,7 @@ class GroupHomes:
             del stand.rows[name]
         stand.rows.update(rows)
         session.subscribing += 1
-        self._commit.defer(_Enrolling(self, session, wire, frame.number))
+        self._commit.then(None, partial(self.enrolled, session, wire, frame.number))
 
     def _left(
         self, key: tuple[int, int], stand: FarMember, frame: frames.Enrol, rows: dict[str, SubscriptionRow]
@@ -478,20 +479,6 @@ class _Drawing(Rendering):
 
     def size(self, link: Link, message: Message, qos: i64, ids: bytes) -> i64:
         return message.rendered_size(link.version, qos, ids)
-
-
-class _Enrolling(Deferred):
-    """Goes on with an Enrol once its records are durable and applied."""
-
-    def __init__(self, homes: GroupHomes, session: Session | None, wire: Wire, number: int) -> None:
-        super().__init__()
-        self._homes = homes
-        self._session = session
-        self._wire = wire
-        self._number = number
-
-    def run(self) -> None:
-        self._homes.enrolled(self._session, self._wire, self._number)
 
 
 class _Enrolled(Held):

@@ -9,9 +9,10 @@ groups lend to the sessions is in `group_loans`.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import Final
 
-from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.commit import GroupCommit
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.group_delivery import Lending
 from headrace.core.ports.link import Link, WorkerPort
@@ -131,7 +132,7 @@ class GroupMembers(Lending):
         of_home.on(frames.Enrolled, self._note_enrolled)
 
     def _asked(self, wire: Wire, frame: frames.Asked) -> None:
-        self._commit.defer(_Asked(self, wire.far, frame.incarnation))
+        self._commit.then(None, partial(self.answer, wire.far, frame.incarnation))
 
     def _note_enrolled(self, wire: Wire, frame: frames.Enrolled) -> None:
         """Note that a home has what it was told under a number, unless it was told something newer since."""
@@ -346,16 +347,3 @@ class _Listener(AwayListener):
 
     def detached(self, session: Session, borrowing: Borrowing) -> None:
         self._members.loans.detached(session, borrowing)
-
-
-class _Asked(Deferred):
-    """Says what has become of a session, behind everything that was appended before."""
-
-    def __init__(self, members: GroupMembers, home: int, incarnation: int) -> None:
-        super().__init__()
-        self._members = members
-        self._home = home
-        self._incarnation = incarnation
-
-    def run(self) -> None:
-        self._members.answer(self._home, self._incarnation)

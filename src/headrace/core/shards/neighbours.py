@@ -9,11 +9,12 @@ or nothing is taken from that shard any more: a stream that was cut begins again
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from mypy_extensions import i64
 
-from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.commit import GroupCommit
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.routing import Router
 from headrace.core.ports.journal import JournalPort
@@ -267,7 +268,7 @@ class Neighbours(Alone):
         if not sender.greeted:
             sender.greeted = True
             self._note_owner(sender.shard, self._newest[sender.shard][0])
-            self._commit.defer(_Greeting(self, sender))
+            self._commit.then(None, partial(self.greet, sender))
 
     def meet_home(self, home: int) -> None:
         """Tell the home of groups that it has members here, if there is a wire."""
@@ -299,7 +300,7 @@ class Neighbours(Alone):
             return
         self.older_sources.pop(taker.source, None)
         self._note_owner(taker.source, epoch)
-        self._commit.defer(_Meeting(self, taker, wire, epoch))
+        self._commit.then(None, partial(self.meet, taker, wire, epoch))
 
     def meet(self, taker: Taker, wire: Wire, epoch: int) -> None:
         """Speak of groups to the owner of a shard, whose epoch is durable."""
@@ -418,29 +419,3 @@ class _GroupWires(GroupWires):
 
     def meet(self, home: int) -> None:
         self._neighbours.meet_home(home)
-
-
-class _Greeting(Deferred):
-    """Answers the shard of members when its epoch is durable."""
-
-    def __init__(self, neighbours: Neighbours, sender: Sender) -> None:
-        super().__init__()
-        self._neighbours = neighbours
-        self._sender = sender
-
-    def run(self) -> None:
-        self._neighbours.greet(self._sender)
-
-
-class _Meeting(Deferred):
-    """Speaks of groups to the owner of a shard when its epoch is durable."""
-
-    def __init__(self, neighbours: Neighbours, taker: Taker, wire: Wire, epoch: int) -> None:
-        super().__init__()
-        self._neighbours = neighbours
-        self._taker = taker
-        self._wire = wire
-        self._epoch = epoch
-
-    def run(self) -> None:
-        self._neighbours.meet(self._taker, self._wire, self._epoch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import Harness
-from headrace.core.ports.timers import Timer, Timers
+from headrace.core.ports.timers import Alarm, Timer, Timers
 from headrace.core.worker import TIMERS_AT_ONCE
 from headrace.mqtt.packets import Will
 
@@ -48,6 +49,20 @@ def test_a_cancelled_timer_is_let_go_at_once() -> None:
     assert sys.getrefcount(timer) < before
     other.cancel()
     assert not timers.run(98_302_600, 10)
+
+
+def test_an_alarm_calls_once_when_it_is_due_unless_it_was_cancelled() -> None:
+    timers, said = Timers(), list[str]()
+    timers.run(98_000_000, 10)
+    cancelled = Alarm(partial(said.append, "cancelled"))
+    timers.schedule(98_000_500, cancelled)
+    timers.schedule(98_000_500, Alarm(partial(said.append, "due")))
+    cancelled.cancel()
+    timers.run(98_000_400, 10)
+    assert said == []
+    for now_ms in (98_000_700, 98_001_400):
+        timers.run(now_ms, 10)
+        assert said == ["due"]
 
 
 def test_far_timers_are_on_time() -> None:
