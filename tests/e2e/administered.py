@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from headrace.directory.store import open_store
 
 STARTED_S = 180.0  # of several processes on a busy machine
 ASKED_S = 60
+IDLE_S = 5.0  # sooner than the broker ends a connection on which nothing is asked
 
 
 @dataclass
@@ -56,18 +58,23 @@ class Hub:
         values = {"tenants.enabled": "true", "directory.url": url, "journal.token_file": file}
         more = ["--workers", str(workers), "--set", "shards=4"] if workers > 1 else []
         self.broker: BrokerProcess = make_broker(folder / "broker", values, more)
+        self._asked_s = 0.0
         self.connection = http.client.HTTPConnection("127.0.0.1", self.broker.admin_port, timeout=ASKED_S)
 
     def ask(
         self, method: str, target: str, token: str = "does", body: bytes | object = b"", **headers: str
     ) -> Asked:
-        """Ask on the connection of all requests, which is to stay. `token`: one of `tokens` by its name."""
+        """Ask on the connection of all requests, which is to stay: but the broker ends it where nothing is asked for ten
+        seconds, as while a command runs. `token`: one of `tokens` by its name."""
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         if token:
             given["Authorization"] = f"Bearer {self.tokens[token]}"
         sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+        if time.monotonic() - self._asked_s > IDLE_S:
+            self.connection.close()  # and is opened anew
         self.connection.request(method, target, sent or None, given)
         found = self.connection.getresponse()
+        self._asked_s = time.monotonic()
         content = found.read()
         assert found.getheader("Connection") != "close", (method, target, content)
         return Asked(found.status, found.getheader("Content-Type", ""), content, found.getheader("ETag"))

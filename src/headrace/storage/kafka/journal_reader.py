@@ -12,8 +12,9 @@ nobody takes it back. Offsets are of one epoch, the journal's first: owners come
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator
-from typing import Final, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
 from headrace.journal.errors import EpochMismatch, JournalError, OffsetOutOfRange
@@ -36,9 +37,11 @@ from headrace.storage.kafka.log_fold import (
 EPOCH: Final = 0
 STEP_BYTES: Final = 1 << 20  # of batches, from one place that is remembered to the next
 FIRST_LOOK: Final = 8  # records of snapshots, from behind, among which a manifest is looked for first
+ATTEMPTS: Final = 10  # to read what is deleted meanwhile
 _GUESSED_BYTES: Final = 4096  # of a record of Kafka, before one was seen
 _ANY_TIME: Final = (0, 1 << 62)
 
+T = TypeVar("T")
 Records = Iterator[tuple[int, bytes | None]]
 
 
@@ -113,6 +116,9 @@ class KafkaJournalReader:
     def _end(self) -> LogFold:
         """Return a fold that has come to the end of the log. A reading begins with the record that was taken last: if
         that is gone or another one, Kafka has lost what was read. Raises KafkaHasLost."""
+        return _while_deleting(self._to_end)
+
+    def _to_end(self) -> LogFold:
         start, end = self._journal.bounds()
         if self._fold is not None and self._fold.tail < start and not self._pinned:
             self._fold = None  # nobody has looked for so long that what comes next is deleted
@@ -168,6 +174,9 @@ class KafkaJournalReader:
 
     def _of_manifest(self) -> list[Place]:
         """Return the places that the newest manifest names, [] if there is none: it is among the last records."""
+        return _while_deleting(self._of_newest_manifest)
+
+    def _of_newest_manifest(self) -> list[Place]:
         start, end = self._snapshots.bounds()
         seed, look = seed_of(self._uuid), FIRST_LOOK
         while end > start:
@@ -245,7 +254,7 @@ class KafkaJournalReader:
 
     def start_offset(self) -> int:
         """Return the oldest offset that can be read."""
-        return self._first_from(self._journal.bounds()[0])
+        return _while_deleting(lambda: self._first_from(self._journal.bounds()[0]))
 
     def complete_offset(self) -> int:
         """Return from where on every record is there: where it begins."""
@@ -344,6 +353,14 @@ class KafkaJournalReader:
     def finished(self, base_offset: int) -> FinishedSegment:
         """Raise FileNotFoundError: nothing of it is a file that an index could be of."""
         raise FileNotFoundError(f"offset {base_offset} is in Kafka")
+
+
+def _while_deleting(look: Callable[[], T]) -> T:
+    """Return what a look finds; it begins anew where the owner of the shard deletes what it reads."""
+    for _ in range(ATTEMPTS):
+        with suppress(MissingRecords):
+            return look()
+    return look()
 
 
 def _require_last(fold: LogFold, value: bytes) -> None:

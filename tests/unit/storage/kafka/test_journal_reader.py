@@ -271,3 +271,33 @@ def test_offsets_of_another_journal_are_refused() -> None:
             reader.check(uuid, epoch)
     with pytest.raises(FileNotFoundError):
         reader.finished(0)
+
+
+class Deleting(Partition):
+    """A partition whose oldest records, up to `most`, are deleted `left` times, when its bounds were asked."""
+
+    left, most = 0, 0
+
+    def bounds(self) -> tuple[int, int]:
+        found = super().bounds()
+        if self.left and self.start < self.most:
+            self.left -= 1
+            self.start += 1
+        return found
+
+
+@pytest.mark.parametrize("deleted", range(1, 5))
+def test_what_is_deleted_between_the_question_and_the_reading_is_read_anew(deleted: int) -> None:
+    shard = Shard()
+    shard.journal.__class__ = shard.snapshots.__class__ = Deleting
+    for _ in range(4):
+        shard.batch()
+        place = shard.mark()
+        shard.manifest(place)
+    for partition, start, most in ((shard.journal, place[1] - deleted, place[1]), (shard.snapshots, 2, 6)):
+        assert isinstance(partition, Deleting)
+        partition.start, partition.most, partition.left = start, most, deleted
+    assert shard.reader().start_offset() == place[0]
+    for partition, start in ((shard.journal, place[1] - 2), (shard.snapshots, 2)):
+        partition.start, partition.left = start, 2  # type: ignore[attr-defined]
+    assert shard.reader().high_watermark() == shard.next_offset
