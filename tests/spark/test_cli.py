@@ -164,8 +164,8 @@ def test_wrong_use_exits_with_2(arguments: tuple[str, ...]) -> None:
 
 def test_errors_are_one_line_with_their_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     code, _, said = run("archive", "--data-dir", str(tmp_path), "--lake", str(tmp_path / "lake"))
-    assert code == 1
-    assert said.splitlines()[-1].startswith(f"error: {tmp_path} holds no journal")
+    assert code == 2
+    assert said.splitlines()[-1].startswith(f"error: data_dir: {tmp_path} holds no journal")
 
     def refuse(*_: object) -> None:
         raise BadOption("consumer", "..", "no")

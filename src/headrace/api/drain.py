@@ -57,7 +57,6 @@ DRAIN: Final = Resource(
 END_DRAIN: Final = Resource(
     "DELETE", "/v1/drain", OPERATE, Anyone(), event="drain ended", summary="Let clients in again"
 )
-OF_DRAIN: Final = (BEGIN_DRAIN, DRAIN, END_DRAIN)
 
 
 def of_drain(draining: Draining) -> dict[Resource, Answer]:

@@ -46,7 +46,7 @@ import msgspec
 
 from headrace.api.backlogs import BACKLOG
 from headrace.api.configuration import CONFIGURATION, PENDING, RELOAD
-from headrace.api.drain import OF_DRAIN
+from headrace.api.drain import BEGIN_DRAIN, DRAIN, END_DRAIN
 from headrace.api.events import EVENTS
 from headrace.api.names import ONE_CLIENT, TENANT, TOPIC, checked_topic_name, filter_of, topic_name
 from headrace.api.pages import Listing, Page, listing
@@ -328,7 +328,9 @@ RESOURCES: Final = (  # the path of one that is called `behind` is that of the l
     CONFIGURATION,
     PENDING,
     RELOAD,
-    *OF_DRAIN,
+    BEGIN_DRAIN,
+    DRAIN,
+    END_DRAIN,
     BEGIN_TRACE,
     TAKE_TRACE,
     END_TRACE,

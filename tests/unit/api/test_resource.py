@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any, cast
 from urllib.parse import quote, unquote
 
 import pytest
@@ -15,6 +17,7 @@ from starlette.routing import Route
 from headrace.api import operations
 from headrace.api.backlogs import of_backlogs
 from headrace.api.configuration import of_configuration
+from headrace.api.drain import of_drain
 from headrace.api.events import of_events
 from headrace.api.operations import (
     RESOURCES,
@@ -41,6 +44,7 @@ from headrace.api.resource import (
 )
 from headrace.api.tokens import READ, Grant, Tokens
 from headrace.core.homes import Homes
+from headrace.services.draining import Draining
 from headrace.services.events import EventLog
 from headrace.services.laggards import Laggards
 from headrace.services.paging import ByHome, Place, ShardRows
@@ -133,6 +137,7 @@ def test_a_worker_answers_every_resource_that_is_declared(tmp_path: Path) -> Non
             **of_events(EventLog(tmp_path, 0)),
             **of_configuration(Broker()),
             **of_backlogs(ByHome({}, Homes().of_client)),
+            **of_drain(Draining(cast(Any, None), time.monotonic)),
         }
     declared = {value for value in vars(operations).values() if isinstance(value, Resource)}
     assert set(RESOURCES) == declared == set(answers)

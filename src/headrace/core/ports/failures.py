@@ -15,7 +15,7 @@ from typing import Final
 # sweep; unread: reads that are tried
 # again; close: of a connection that failed; system: `$SYS`; housekeeping; log: of how connections begin and end;
 # latencies: what counts them; peer: what passes between workers; loop: the event loop's own work; store: of long
-# queues; sums: over the shards of all workers; cluster: what Kafka's group says, and looks at its topics.
+# queues; sums: over the shards of all workers; cluster: what Kafka's group says, and looks at its topics; drain.
 PLACES: Final = (
     "journal",
     "apply",
@@ -41,6 +41,7 @@ PLACES: Final = (
     "store",
     "sums",
     "cluster",
+    "drain",
 )
 
 Tell = Callable[[str, str, BaseException], None]
