@@ -12,6 +12,7 @@ bridges and shards.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -74,6 +75,8 @@ class Draining:
         self._began_s = 0.0
         self._asked = 0
         self._left: deque[Connection] = deque()
+        self._told_so: set[Connection] = set()  # who was asked, and may have something to read before it ends
+        self._found_s = -math.inf  # when those who are here were looked for
         self._credit = 0.0  # clients that may be asked now
         self._turned_s = 0.0
 
@@ -111,8 +114,11 @@ class Draining:
         self._credit = min(
             self._credit + rate * since_s, 1.0 + rate * 2 * TURN_S
         )  # not at once what was slept over
-        if not self._left:
-            self._left.extend(self._here())
+        if now_s - self._found_s >= LOOK_S:
+            self._found_s = now_s
+            self._told_so = {one for one in self._told_so if not one.closed}
+            if not self._left:
+                self._left.extend(one for one in self._here() if one not in self._told_so)
         self._ask(min(int(self._credit), ASKED_MAX))
         return TURN_S
 
@@ -124,6 +130,7 @@ class Draining:
                 most -= 1
                 self._credit -= 1
                 self._asked += 1
+                self._told_so.add(connection)
                 connection.broker.put_out(connection, code, DRAINED)
 
     def _here(self) -> list[Connection]:
@@ -152,6 +159,9 @@ class Draining:
         now_s = self._now_s()
         if wish.rate and not self._wish.rate:
             self._asked, self._began_s, self._turned_s, self._credit = 0, now_s, now_s, 1.0
+        if not wish.rate:
+            self._told_so.clear()
         self._wish = wish
         self._left.clear()
+        self._found_s = -math.inf
         self._doors.refuse_all(wish.rate > 0)

@@ -8,9 +8,20 @@ from typing import Any
 import pytest
 
 from harness import Harness
+from headrace.core.ports.link import BrokerPort, Link
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.codec import encode_disconnect
 from headrace.services.draining import LOOK_S, TURN_S, Draining
+
+
+class Told(BrokerPort):
+    """Notes who is put out, and leaves the connections open."""
+
+    def __init__(self, asked: list[object]) -> None:
+        self._asked = asked
+
+    def put_out(self, link: Link, code: int, why: str) -> None:
+        self._asked.append(link)
 
 
 class Entrance:
@@ -74,6 +85,34 @@ def test_a_client_of_mqtt_5_is_told_why(reason: str, code: int) -> None:
     rig.entrance.harness.sync()
     client.link.flush()
     assert client.link.sent.endswith(encode_disconnect(5, code))
+
+
+def test_who_has_something_to_read_before_the_end_is_asked_once() -> None:
+    """A socket that nobody reads from is there for a while behind its DISCONNECT."""
+    rig = Rig(3)
+    links = [one.link for one in rig.entrance.clients]
+    looks: list[float] = []
+
+    def sockets() -> list[Any]:
+        looks.append(rig.now_s)
+        return list(links)
+
+    rig.entrance.sockets = sockets  # type: ignore[method-assign]
+    asked: list[object] = []
+    for link in links:
+        link.broker = Told(asked)
+    rig.draining.begin(1000, "use_another_server")
+    rig.pass_time(3)
+    assert sorted(map(id, asked)) == sorted(map(id, links))
+    assert rig.draining.progress().asked == 3
+    assert len(looks) <= 6  # there may be very many, who came in at other nodes
+    rig.draining.begin(1000, "server_shutting_down")
+    rig.pass_time(1)
+    assert rig.draining.progress().asked == 3
+    rig.draining.end()
+    rig.draining.begin(1000, "use_another_server")
+    rig.pass_time(1)
+    assert (len(asked), rig.draining.progress().asked) == (6, 3)
 
 
 def test_a_drain_that_is_undone_leaves_the_others_and_lets_clients_in() -> None:
