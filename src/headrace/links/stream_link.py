@@ -255,6 +255,8 @@ class StreamLink(MqttLink, Receiver):
             self.cut_unread()
 
     def close(self) -> None:
+        if self._closing and self.timer is not None:
+            return  # it lingers already: who is closed again and again must not stay for that
         self._stream.stop()
         self._closing = True
         self._stop_timer()

@@ -164,6 +164,19 @@ def test_what_is_closed_says_the_last_word_and_lingers_for_a_while(make: Make) -
 
 
 @both
+def test_what_is_closed_again_and_again_lingers_no_longer_for_that(make: Make) -> None:
+    stream = in_silence(make)
+    stream.link.puback(1)
+    stream.link.close()
+    stream.harness.worker.end_tick()
+    for _ in range(4):
+        assert not stream.transport.aborted
+        stream.harness.advance(1.5)
+        stream.link.close()
+    assert stream.transport.aborted
+
+
+@both
 def test_nothing_comes_behind_the_end(make: Make) -> None:
     stream = in_silence(make)
     stream.hear(stream.packet * 100_000)
