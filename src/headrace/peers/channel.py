@@ -13,7 +13,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from headrace.core.ports.clock import Hearing
 from headrace.core.records.message import Message
-from headrace.peers.peer_frames import CLOSE, CREDIT, DATA, BrokenLink, Splitter, encode_number
+from headrace.peers.peer_frames import BEAT, CLOSE, CREDIT, DATA, BrokenLink, Splitter, encode_number
 
 WINDOW_BYTES: Final = 256 << 10
 AT_ONCE_BYTES: Final = 64 << 10  # of one frame: the channels of a link take turns
@@ -70,9 +70,8 @@ class Channel:
         self.on_bytes: Callable[[bytes], None] = _no_bytes
         self.on_writable: Callable[[], None] = _nothing
         self.on_closed: Callable[[], None] = _nothing
-        self.on_leaving: Callable[[], None] = (
-            _nothing  # the other side's node stops, and waits for what is said last
-        )
+        # The other side's node stops, or is drained, and waits for what is said last: by which reason code, and why.
+        self.on_leaving: Callable[[int, str], None] = _not_leaving
         self.closed = False  # nothing is sent, and nothing handed out, any more
         self.broken = False  # the link has ended, and the other side has not said that it closes
         self._carrier = carrier
@@ -148,6 +147,11 @@ class Channel:
         if not self._waiting or self._ended:
             self._finish()
 
+    def say_leaving(self, code: int) -> None:
+        """Ask the other side to say goodbye to who has its socket here, by this reason code, and to close."""
+        if not self.closed and not self._closing:
+            self._carrier.send(BEAT, self.number, bytes((code,)))
+
     def abort(self) -> None:
         """Close now; what waits is lost."""
         if not self.closed:
@@ -202,10 +206,13 @@ class Channel:
         elif not self._aside:
             self._end()
 
-    def leaving(self) -> None:
-        """Note that the node at the other side stops: what has its socket there is to say goodbye."""
+    def leaving(self, code: int, why: str) -> None:
+        """Note that the other side wants to be left: who has its socket there is to hear goodbye, by a reason code."""
         if not self.closed and not self._closing:
-            self._tell(self.on_leaving)
+            try:
+                self.on_leaving(code, why)
+            except Exception as error:  # noqa: BLE001  it costs this channel and nobody else
+                self._broke(error)
 
     def lost(self) -> None:
         """Note that the link has ended."""
@@ -265,3 +272,7 @@ def _no_bytes(data: bytes) -> None:
 
 def _nothing() -> None:
     """Do nothing."""
+
+
+def _not_leaving(code: int, why: str) -> None:
+    """Say goodbye to nobody."""

@@ -7,7 +7,8 @@ Integers are little endian::
     1 HELLO   0        the first frame of both sides: 8 bytes magic, u16 format, u16 worker, u16 workers, u16 reserved,
                        u32 shards, u64 run, 16 bytes node
     2 BEAT    0        every second, by both sides; with a body (LEAVING) by a node that stops: who is at the other end of
-                       channels that it has opened is to say goodbye. Who knows nothing of that sees a heartbeat
+                       channels that it has opened is to say goodbye. On a channel: whoever has its socket at the sender
+                       is to hear goodbye, by the reason code in the body. Who knows nothing of that sees a heartbeat
     3 FOLLOW  channel  u32 follower, u32 source: what two shards say to each other comes on this channel from now on
     4 SAY     channel  a frame of that conversation (`core.shards.peer_codec`)
     5 OPEN    channel  a channel of bytes begins; the body is what it begins with

@@ -364,10 +364,19 @@ class PeerLink(Carrier):
             self._channels[channel] = opened
             self._owner.take_channel(opened, body)
         elif kind == BEAT:
-            if body == LEAVING:
-                self._owner.leaving(self, list(self._channels.values()))
+            self._beat(channel, body)
         else:
             self._of_channel(kind, channel, body)
+
+    def _beat(self, number: int, body: bytes) -> None:
+        """Take a heartbeat, which may say more."""
+        if number == 0:
+            if body == LEAVING:
+                self._owner.leaving(self, list(self._channels.values()))
+            return
+        found = self._channels.get(number)
+        if found is not None and len(body) == 1:
+            found.leaving(body[0], "drained where its socket is")
 
     def _greeted(self, body: bytes) -> None:
         theirs = decode_greeting(body)

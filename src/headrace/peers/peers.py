@@ -19,6 +19,7 @@ from typing import cast
 from headrace.backoff import Backoff
 from headrace.core.shards.neighbours import NOT_BEGUN, Neighbours
 from headrace.core.worker import Worker
+from headrace.mqtt import reason_codes as rc
 from headrace.peers.channel import Channel
 from headrace.peers.peer_frames import BrokenLink, Greeting
 from headrace.peers.peer_link import FRAME_BYTES_MAX, REASONS, TICK_S, LinkOwner, PeerLink
@@ -365,7 +366,7 @@ class Peers(LinkOwner):
     def leaving(self, link: PeerLink, channels: list[Channel]) -> None:
         """End the connections whose sockets are at a node that stops, some in each pass of the loop."""
         for channel in channels[:LEAVE_AT_ONCE]:
-            channel.leaving()
+            channel.leaving(rc.SERVER_SHUTTING_DOWN, "the node of its socket stops")
         if len(channels) > LEAVE_AT_ONCE:
             self._loop.call_soon(self.leaving, link, channels[LEAVE_AT_ONCE:])
 

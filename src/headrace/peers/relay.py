@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from headrace.errors import ProtocolError
 
 _LOOK_MS: Final = 5000
+_GOODBYE_MS: Final = 2000
+_GOODBYES: Final = (rc.USE_ANOTHER_SERVER, rc.SERVER_SHUTTING_DOWN)
 _GRACE_S: Final = 3.0  # longer than a worker that stops waits for the others
 
 
@@ -56,6 +58,7 @@ class Relay(BrokerPort):
         self._link = link
         self._channel = channel
         self._timer: Timer | None = None
+        self._parting: Timer | None = None  # its home was asked to say goodbye
         channel.on_bytes = self._came
         channel.on_writable = link.resume_reading
         channel.on_closed = link.close
@@ -99,8 +102,9 @@ class Relay(BrokerPort):
 
     def on_connection_lost(self, link: Link) -> None:
         """End the channel behind what was sent, and the two parts of the relay, which know each other."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._parting):
+            if timer is not None:
+                timer.cancel()
         _let_go(self._channel)
         self._channel.close()
         link.broker = link.worker.reception
@@ -109,7 +113,15 @@ class Relay(BrokerPort):
         link.close()
 
     def put_out(self, link: Link, code: int, why: str) -> None:
-        link.close()
+        """End the connection, at once unless its client has done nothing wrong: then its home says goodbye first, and has
+        a moment for that."""
+        if code not in _GOODBYES or self._channel.over:
+            link.close()
+        elif self._parting is None:
+            worker = self._link.worker
+            self._parting = Alarm(link.close)
+            worker.timers.schedule(worker.clock.mono_ms + _GOODBYE_MS, self._parting)
+            self._channel.say_leaving(code)
 
 
 class ChannelTransport:
@@ -129,11 +141,12 @@ class ChannelTransport:
 
     # What the channel calls
 
-    def _leave(self) -> None:
-        """Say goodbye to a client whose socket is at a node that stops: it is to come again, by another one."""
+    def _leave(self, code: int, why: str) -> None:
+        """Say goodbye to a client whose socket is at a node that stops, or is drained: it is to come again, by another
+        one."""
         link = self._link
         if link is not None:
-            link.broker.put_out(link, rc.SERVER_SHUTTING_DOWN, "the node of its socket stops")
+            link.broker.put_out(link, code if code in _GOODBYES else rc.SERVER_SHUTTING_DOWN, why)
 
     def _came(self, data: bytes) -> None:
         link = self._link
@@ -208,11 +221,15 @@ def _let_go(channel: Channel) -> None:
     channel.on_bytes = _no_bytes
     channel.on_writable = _nothing
     channel.on_closed = _nothing
-    channel.on_leaving = _nothing
+    channel.on_leaving = _not_leaving
 
 
 def _nothing() -> None:
     """Do nothing."""
+
+
+def _not_leaving(code: int, why: str) -> None:
+    """Say goodbye to nobody."""
 
 
 def _no_bytes(data: bytes) -> None:

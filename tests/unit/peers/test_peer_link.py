@@ -73,7 +73,7 @@ class Owner(LinkOwner):
 
     def leaving(self, link: PeerLink, channels: list[Channel]) -> None:
         for channel in channels:
-            channel.leaving()
+            channel.leaving(0x8B, "stops")
 
     def ended(self, link: PeerLink, reason: str, why: str) -> None:
         self.ends.append(reason)
@@ -301,14 +301,38 @@ def test_a_node_that_stops_says_so_to_whoever_has_taken_its_channels() -> None:
     assert line.turn() == frame(BEAT, 0, LEAVING)
     line.say(OPEN, 2, b"a")
     line.say(OPEN, 4, b"b")
-    told: list[int] = []
+    told: list[tuple[int, int]] = []
     for channel in line.owner.channels:
-        channel.on_leaving = partial(told.append, channel.number)
+        channel.on_leaving = partial(_note_leaving, told, channel.number)
     line.owner.channels[1].close()
     line.say(BEAT, 0, b"")
     assert told == []
     line.say(BEAT, 0, LEAVING)
-    assert (told, line.owner.ends) == ([2], [])
+    assert (told, line.owner.ends) == ([(2, 0x8B)], [])
+
+
+def test_a_channel_asks_for_a_goodbye_by_a_reason_code() -> None:
+    line = Line()
+    line.turn()
+    line.say(OPEN, 2, b"a")
+    line.say(OPEN, 4, b"b")
+    told: list[tuple[int, int]] = []
+    for channel in line.owner.channels:
+        channel.on_leaving = partial(_note_leaving, told, channel.number)
+    for number, body in ((4, b"\x9c"), (6, b"\x9c"), (2, b""), (2, b"\x9c\x9c")):
+        line.say(BEAT, number, body)
+    assert (told, line.owner.ends) == ([(4, 0x9C)], [])
+    line.turn()
+    line.owner.channels[0].say_leaving(0x8B)
+    assert line.turn() == frame(BEAT, 2, b"\x8b")
+    line.owner.channels[0].close()
+    line.turn()
+    line.owner.channels[0].say_leaving(0x8B)
+    assert line.turn() == b""
+
+
+def _note_leaving(told: list[tuple[int, int]], number: int, code: int, why: str) -> None:
+    told.append((number, code))
 
 
 def test_an_end_within_a_frame_is_told_apart() -> None:

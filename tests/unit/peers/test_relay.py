@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +21,7 @@ from headrace.core.ports.witness import Witness
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect, SubscriptionRequest
 from headrace.net.tls import TlsFiles
-from headrace.peers.channel import WINDOW_BYTES
+from headrace.peers.channel import WINDOW_BYTES, _not_leaving
 from headrace.peers.relay import ChannelTransport
 from machine import SETTINGS, Machine, Streams, connect_packet, open_descriptors, run, settled, until
 
@@ -134,6 +135,55 @@ def test_a_relay_ends_as_a_whole_whoever_ends_it(tmp_path: Path, who: str) -> No
         await until(lambda: (first.relayed, first.clients, second.clients) == (0, 0, 0))
         if who != "link":
             await settled(before | open_descriptors() if who == "takeover" else before)
+        await machine.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("code", [0x8B, 0x9C])
+def test_who_is_asked_away_where_its_socket_is_hears_it_from_its_home(tmp_path: Path, code: int) -> None:
+    async def body() -> None:
+        tls = Tls(tmp_path)
+        machine = tls.machine
+        await machine.open()
+        first, second = machine.workers
+        heard = second.worker.testimony.witness = Heard()
+        reader, writer = await tls.connect()
+        writer.write(connect_packet(machine.name_at(1), version=5))
+        first_byte, size = await reader.readexactly(2)
+        assert first_byte == 0x20
+        await reader.readexactly(size)
+        (relayed,) = first.doors.listeners[0].connections.relayed
+        for _ in range(2):
+            relayed.broker.put_out(relayed, code, "drained")
+        assert await reader.read() == codec.encode_disconnect(5, code)
+        writer.close()
+        await until(lambda: (first.relayed, second.clients) == (0, 0))
+        assert [end for _, end in heard.ends] == ["drained where its socket is"]
+        await machine.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize(("code", "waits"), [(0x9C, True), (0x98, False)])
+def test_who_may_not_stay_or_whose_home_says_nothing_goes_all_the_same(
+    tmp_path: Path, code: int, waits: bool
+) -> None:
+    async def body() -> None:
+        tls = Tls(tmp_path)
+        machine = tls.machine
+        await machine.open()
+        first, second = machine.workers
+        reader, writer = await tls.connected(machine.name_at(1))
+        for channel in second.peers._links[0]._channels.values():
+            channel.on_leaving = _not_leaving
+        (relayed,) = first.doors.listeners[0].connections.relayed
+        began_s = time.monotonic()
+        relayed.broker.put_out(relayed, code, "away")
+        assert await reader.read() == b""
+        assert (time.monotonic() - began_s > 1.5) is waits
+        writer.close()
+        await until(lambda: (first.relayed, second.clients) == (0, 0))
         await machine.close()
 
     run(body)
