@@ -101,10 +101,11 @@ class Relay(BrokerPort):
         self._channel.resume_reading()
 
     def on_connection_lost(self, link: Link) -> None:
-        """End the channel behind what was sent, and the two parts of the relay, which know each other."""
+        """End the channel behind what was sent, and the parts of the relay, which know each other."""
         for timer in (self._timer, self._parting):
             if timer is not None:
                 timer.cancel()
+        self._timer = self._parting = None
         _let_go(self._channel)
         self._channel.close()
         link.broker = link.worker.reception

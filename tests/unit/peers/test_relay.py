@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import ssl
 import time
@@ -22,7 +23,7 @@ from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect, SubscriptionRequest
 from headrace.net.tls import TlsFiles
 from headrace.peers.channel import WINDOW_BYTES, _not_leaving
-from headrace.peers.relay import ChannelTransport
+from headrace.peers.relay import ChannelTransport, Relay
 from machine import SETTINGS, Machine, Streams, connect_packet, open_descriptors, run, settled, until
 
 CONNACK = bytes([0x20, 2, 0, 0])
@@ -284,6 +285,48 @@ def test_a_client_that_does_not_read_keeps_no_socket_once_its_home_has_ended_it(
         await machine.close()
 
     run(body)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_relay_that_was_looked_after_is_gone_with_its_client(tmp_path: Path, asked: bool) -> None:
+    """Without the collector, which looks at nothing that is old."""
+
+    def relays() -> int:
+        return sum(isinstance(one, Relay) for one in gc.get_objects())
+
+    async def body() -> None:
+        tls = Tls(tmp_path)
+        machine = tls.machine
+        await machine.open()
+        first, second = machine.workers
+        before = relays()
+        _, writer = await tls.connected(machine.name_at(1))
+        (home,) = second.doors.listeners[0].connections.open
+        (relayed,) = first.doors.listeners[0].connections.relayed
+        _below(writer).pause_reading()
+        async with asyncio.timeout(60):
+            while not (home.paused and relayed.paused):
+                if not home.paused:
+                    home.send(bytes(100_000))
+                await asyncio.sleep(0)
+        if asked:
+            relayed.broker.put_out(relayed, 0x9C, "drained")
+        del home, relayed
+        writer.transport.abort()
+        await until(lambda: (first.relayed, second.clients) == (0, 0))
+        for _ in range(50):  # what the loop itself has still to let go of
+            if relays() > before:
+                await asyncio.sleep(0.01)
+        left = relays() - before
+        await machine.close()
+        assert left == 0
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(body)
+    finally:
+        gc.enable()
 
 
 def test_keep_alive_is_the_homes_to_watch(tmp_path: Path) -> None:
