@@ -72,6 +72,8 @@ class Channel:
         self.on_closed: Callable[[], None] = _nothing
         # The other side's node stops, or is drained, and waits for what is said last: by which reason code, and why.
         self.on_leaving: Callable[[int, str], None] = _not_leaving
+        self.says_goodbye = False  # somebody hears `on_leaving`
+        self.leaves = False  # the other side's node stops: `leaving` is called, also once the link has ended
         self.closed = False  # nothing is sent, and nothing handed out, any more
         self.broken = False  # the link has ended, and the other side has not said that it closes
         self._carrier = carrier
@@ -208,7 +210,7 @@ class Channel:
 
     def leaving(self, code: int, why: str) -> None:
         """Note that the other side wants to be left: who has its socket there is to hear goodbye, by a reason code."""
-        if not self.closed and not self._closing:
+        if not self._closing and (not self.closed or self._is_left()):
             try:
                 self.on_leaving(code, why)
             except Exception as error:  # noqa: BLE001  it costs this channel and nobody else
@@ -220,7 +222,14 @@ class Channel:
             self.broken = not self._ended
             self._ended = True
             self._aside = []
-            self._end()
+            if self._is_left() and not self._closing:
+                self._finish()
+            else:
+                self._end()
+
+    def _is_left(self) -> bool:
+        """Return whether the link has ended before what waits for that had heard that the other side's node stops."""
+        return self.leaves and self.broken and self.says_goodbye
 
     def _end(self) -> None:
         """Tell the end, once."""

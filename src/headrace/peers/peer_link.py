@@ -372,7 +372,10 @@ class PeerLink(Carrier):
         """Take a heartbeat, which may say more."""
         if number == 0:
             if body == LEAVING:
-                self._owner.leaving(self, list(self._channels.values()))
+                channels = list(self._channels.values())
+                for one in channels:
+                    one.leaves = True
+                self._owner.leaving(self, channels)
             return
         found = self._channels.get(number)
         if found is not None and len(body) == 1:

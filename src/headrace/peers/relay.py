@@ -139,6 +139,7 @@ class ChannelTransport:
         channel.on_writable = self._writable
         channel.on_closed = self._ended
         channel.on_leaving = self._leave
+        channel.says_goodbye = True
 
     # What the channel calls
 
@@ -223,6 +224,7 @@ def _let_go(channel: Channel) -> None:
     channel.on_writable = _nothing
     channel.on_closed = _nothing
     channel.on_leaving = _not_leaving
+    channel.says_goodbye = False
 
 
 def _nothing() -> None:

@@ -166,6 +166,30 @@ def test_who_is_asked_away_where_its_socket_is_hears_it_from_its_home(tmp_path: 
     run(body)
 
 
+def test_all_whose_sockets_were_at_a_node_that_leaves_hear_it_however_soon_its_link_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are told some in each pass of the loop, and the node waits for them a moment."""
+    monkeypatch.setattr("headrace.peers.peers.LEAVE_AT_ONCE", 1)
+
+    async def body() -> None:
+        tls = Tls(tmp_path)
+        machine = tls.machine
+        await machine.open()
+        first, second = machine.workers
+        heard = second.worker.testimony.witness = Heard()
+        writers = [(await tls.connected(machine.name_at(1, prefix)))[1] for prefix in "abcd"]
+        first.peers.say_leaving()
+        await first.peers.stop()
+        await until(lambda: (first.relayed, second.clients) == (0, 0))
+        assert [end for _, end in heard.ends] == ["the node of its socket stops"] * 4
+        for writer in writers:
+            writer.close()
+        await machine.close()
+
+    run(body)
+
+
 @pytest.mark.parametrize(("code", "waits"), [(0x9C, True), (0x98, False)])
 def test_who_may_not_stay_or_whose_home_says_nothing_goes_all_the_same(
     tmp_path: Path, code: int, waits: bool
