@@ -6,6 +6,8 @@ read every second, one that was started again too:
 
     {"rate": 200, "reason": "use_another_server"}      clients of the node that are asked in a second; 0: no drain
 
+It is there from the start, with spaces that say nothing, and is written in place.
+
 Asked is whose socket is in this process: a client that came in at another node, and is at home here, is served on. So are
 bridges and shards.
 """
@@ -13,6 +15,7 @@ bridges and shards.
 from __future__ import annotations
 
 import math
+import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,6 +33,9 @@ ASKED_MAX: Final = 200  # in a pass of the loop
 TURN_S: Final = 0.02
 LOOK_S: Final = 1.0
 FILE: Final = "drain"
+_FILE_BYTES: Final = (
+    96  # filled up with spaces: whoever drains a node whose disk is full needs no room for that
+)
 DRAINED: Final = "drained"  # why the connection ended, in its record and in the log
 REASONS: Final = {
     "use_another_server": rc.USE_ANOTHER_SERVER,
@@ -79,6 +85,9 @@ class Draining:
         self._found_s = -math.inf  # when those who are here were looked for
         self._credit = 0.0  # clients that may be asked now
         self._turned_s = 0.0
+        if told is not None:
+            with suppress(OSError):
+                _write(told, b"", os.O_CREAT | os.O_EXCL)
 
     @property
     def trouble(self) -> str:
@@ -140,9 +149,7 @@ class Draining:
     def _become(self, wish: Wish) -> None:
         if self._told is not None:
             text = msgspec.json.encode(wish)
-            written = self._told.with_name(f"{self._told.name}.new")
-            written.write_bytes(text)
-            written.replace(self._told)
+            _write(self._told, text, os.O_CREAT)
             self._text = text
         self._take(wish)
 
@@ -150,7 +157,7 @@ class Draining:
         """Take over what another worker was told. A file that is not there says nothing: somebody cleans up in /tmp."""
         text = b""
         with suppress(OSError):
-            text = told.read_bytes()
+            text = told.read_bytes().strip()
         if text and text != self._text:
             self._text = text
             self._take(msgspec.json.decode(text, type=Wish))
@@ -165,3 +172,12 @@ class Draining:
         self._left.clear()
         self._found_s = -math.inf
         self._doors.refuse_all(wish.rate > 0)
+
+
+def _write(told: Path, text: bytes, flags: int) -> None:
+    """Write the wish in place. Raises OSError."""
+    descriptor = os.open(told, os.O_WRONLY | flags, 0o600)
+    try:
+        os.pwrite(descriptor, text.ljust(_FILE_BYTES), 0)
+    finally:
+        os.close(descriptor)

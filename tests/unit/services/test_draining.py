@@ -168,6 +168,27 @@ def test_other_workers_hear_of_it_and_share_the_rate(tmp_path: Path) -> None:
         assert (rig.draining.trouble, rig.entrance.refuses) == ("", False)
 
 
+def test_a_node_whose_disk_is_full_is_drained_and_let_in_again(tmp_path: Path) -> None:
+    """What its workers hear of is written where there is room already; who starts again writes nothing over it."""
+    told = tmp_path / "drain"
+    one, other = Rig(1, 2, told), Rig(1, 2, told)
+    other.pass_time(2 * LOOK_S)
+    assert not other.draining.trouble
+    before = (told.stat().st_ino, told.stat().st_blocks)
+    assert told.read_bytes().isspace()
+    one.draining.begin(10_000, "server_shutting_down")
+    again = Rig(1, 2, told)
+    for rig in (other, again):
+        rig.pass_time(2 * LOOK_S)
+        assert rig.draining.progress().reason == "server_shutting_down"
+    again.draining.end()
+    for rig in (one, other):
+        rig.pass_time(2 * LOOK_S)
+        assert not rig.draining.trouble
+    assert (told.stat().st_ino, told.stat().st_blocks) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["drain"]
+
+
 def test_nobody_is_asked_where_nothing_was_begun() -> None:
     rig = Rig(1)
     assert rig.draining.turn() == LOOK_S
