@@ -118,7 +118,11 @@ class Partings:
 
     def close_again(self, session: Session, reason: str, code: int) -> None:
         """Do again what failed when its connection ended, unless its client is back or its time runs already."""
-        if session.link is None and session.timer is None and not session.ended:
+        if session.link is not None or session.timer is not None or session.ended:
+            return
+        if code == rc.SERVER_SHUTTING_DOWN:
+            self._close_for_stop(session, reason)
+        else:
             self.close(session, reason, code)
 
     def _note_closed(self, session: Session, reason: str, code: int) -> None:

@@ -251,6 +251,32 @@ def test_who_loses_a_connection_to_a_node_that_stops_has_the_grace_before_the_wi
     assert payloads(watcher) == []
 
 
+@pytest.mark.interpreted
+def test_who_loses_a_connection_to_a_node_that_stops_has_the_grace_also_where_that_is_noted_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = BrokerSettings()
+    settings.restart_grace_ms = 30_000
+    harness = Harness(settings)
+    watcher = harness.client("w")
+    watcher.subscribe("will/#")
+    client = harness.client("a", clean=True, will=Will("will/a", b"a", 1))
+
+    def no_memory() -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as short:
+        short.setattr(harness.worker._scheduler, "request_tick", no_memory)
+        with pytest.raises(MemoryError):
+            harness.broker.put_out(client.link, 0x8B, "the node of its socket stops")
+    assert client.link.closed
+    harness.advance(11)
+    harness.advance(20)
+    assert payloads(watcher) == []
+    harness.advance(11)
+    assert payloads(watcher) == [b"a"]
+
+
 @pytest.mark.parametrize(("code", "published"), [(0x00, False), (0x04, True), (0x80, True)])
 def test_a_disconnect_says_whether_the_will_is_published(code: int, published: bool) -> None:
     harness = Harness()

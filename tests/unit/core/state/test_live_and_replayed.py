@@ -31,11 +31,12 @@ TOPICS = ["a/1", "a/2", "b/2"]
 name = st.sampled_from(NAMES)
 steps = st.one_of(
     st.tuples(st.just("connect"), name, st.integers(1, 4), st.sampled_from([0, 8, 0xFFFFFFFF])),
-    st.tuples(st.just("with_will"), name, st.integers(0, 12), st.sampled_from([5, 30])),
+    st.tuples(st.just("with_will"), name, st.integers(0, 12), st.sampled_from([0, 5, 30])),
     st.tuples(st.just("fresh"), name),
     st.tuples(st.just("lose"), name),
     st.tuples(st.just("lose_unsynced"), name),
     st.tuples(st.just("disconnect"), name),
+    st.tuples(st.just("put_out"), name, st.sampled_from([0x8B, 0x9C])),
     st.tuples(st.just("subscribe"), name, st.sampled_from(FILTERS), st.integers(0, 2)),
     st.tuples(st.just("unsubscribe"), name, st.sampled_from(FILTERS)),
     st.tuples(st.just("publish"), st.sampled_from(TOPICS), st.integers(0, 2), st.booleans(), st.booleans()),
@@ -147,6 +148,11 @@ class History:
         client = self._taken(name)
         if client is not None:
             client.disconnect()
+
+    def put_out(self, name: str, code: int) -> None:
+        client = self._taken(name)
+        if client is not None:
+            self.harness.broker.put_out(client.link, code, "asked away")
 
     def _taken(self, name: str) -> Client | None:
         client = self.clients.pop(name, None)
