@@ -166,19 +166,20 @@ class Absences:
         if session.will is None or not self._settle_absence(session):
             self._awaited.append((session, was_open))
 
-    def await_after_stop(self, session: Session) -> None:
-        """Start the timer of a session whose connection has ended since the node stops that has its socket: as after a
-        start, its client has the grace to be back by another way (decision 15: sessions after a crash)."""
-        self._hold_will(session)
+    def await_after_stop(self, session: Session, since_us: int) -> None:
+        """Start the timer of a session whose connection, which it had `since_us`, has ended since the node stops that has
+        its socket: as after a start, its client has the grace to be back by another way (decision 15: sessions after a
+        crash)."""
+        self._hold_will(session, since_us)
         self._await_with_grace(session, True)
 
-    def _hold_will(self, session: Session) -> None:
+    def _hold_will(self, session: Session, since_us: int = 0) -> None:
         """Publish the will of a session if nobody can come back for it; else hold it if it is due."""
         if session.will is not None and self._cannot_return(session):
             self._wills.fire(session)
         will = session.will
         if will is not None and (will.delay_s == 0 or not session.persistent):
-            self._wills.hold(session)
+            self._wills.hold(session, since_us)
 
     def _cannot_return(self, session: Session) -> bool:
         """Return whether nobody has reason to connect with this client id again: the broker made it up, and nothing is

@@ -121,7 +121,7 @@ class Partings:
         if session.link is not None or session.timer is not None or session.ended:
             return
         if code == rc.SERVER_SHUTTING_DOWN:
-            self._close_for_stop(session, reason)
+            self._close_for_stop(session, reason, 0)
         else:
             self.close(session, reason, code)
 
@@ -178,21 +178,22 @@ class Partings:
             if session is not None:
                 self.detach(link, session)
                 if code == rc.SERVER_SHUTTING_DOWN:
-                    self._close_for_stop(session, why)
+                    self._close_for_stop(session, why, int(link.since_us))
                 else:
                     self.close(session, why, code)
                 self._tell_end(link, session, why, code)
         finally:
             link.close()  # nobody would read from it any more, or close it
 
-    def _close_for_stop(self, session: Session, why: str) -> None:
-        """Close a session whose client has done nothing to end its connection: it loses that, and nothing else."""
+    def _close_for_stop(self, session: Session, why: str, since_us: int) -> None:
+        """Close a session whose client has done nothing to end its connection, which it had `since_us`: it loses that,
+        and nothing else."""
         if session.will is None and not session.persistent:
             self.close(session, why, rc.SERVER_SHUTTING_DOWN)
             return
         try:
             self._append_closed(session, why, rc.SERVER_SHUTTING_DOWN)
-            self._absences.await_after_stop(session)
+            self._absences.await_after_stop(session, since_us)
         except Exception:
             again = Alarm(partial(self.close_again, session, why, rc.SERVER_SHUTTING_DOWN))
             self._timers.schedule(self._clock.mono_ms + RETRY_MS, again)

@@ -37,6 +37,7 @@ class Wills(RetainedListener):
         self.access: Access | None = None
         # By tenant and topic: the session, or all of them where they are several.
         self._held: dict[tuple[str, bytes], Session | dict[Session, None]] = {}
+        self._came_us: dict[Session, int] = {}  # of them, those whose clients came since the start: when
         self._stale: set[Session] = set()  # of them, those somebody has written something newer than
         self._fold = fold
         self._commit = commit
@@ -96,12 +97,15 @@ class Wills(RetainedListener):
 
     # Wills that are held after a start
 
-    def hold(self, session: Session) -> None:
+    def hold(self, session: Session, since_us: int = 0) -> None:
         """Hold a retained will until it is published or forgotten. What is written to its topic in other shards comes
-        here meanwhile."""
+        here meanwhile; what was written before `since_us`, when its client came, says nothing (0: that was before the
+        start)."""
         will = session.will
         if will is None or not will.retain:
             return
+        if since_us:
+            self._came_us[session] = since_us
         tenant = session.tenant
         key = (tenant.name, will.topic.encode("utf-8"))
         held = self._held.get(key)
@@ -128,6 +132,7 @@ class Wills(RetainedListener):
         elif held is not session:
             return
         self._stale.discard(session)
+        self._came_us.pop(session, None)
         if isinstance(held, dict) and held:
             return
         del self._held[key]
@@ -143,10 +148,11 @@ class Wills(RetainedListener):
         held = self._held.get((message.tenant, message.topic))
         if held is None or message.flags & FLAG_WILL:
             return
-        if isinstance(message, Copy) and message.timestamp_us < self.since_us:
-            return
+        is_copy = isinstance(message, Copy)
         for session in list(held) if isinstance(held, dict) else [held]:
             if session.origin == message.origin:
+                continue
+            if is_copy and message.timestamp_us < self._came_us.get(session, self.since_us):
                 continue
             self._stale.add(session)
             try:

@@ -237,3 +237,30 @@ def test_a_will_is_not_forgotten_for_what_was_written_before_its_client_came(hom
     wanted = shards[0].broker.fold.wanted
     assert isinstance(wanted, Wanted)
     assert not wanted.has("default", topic)
+
+
+@pytest.mark.parametrize("when", ["before it came", "since it was asked away"])
+def test_a_will_of_who_was_asked_away_is_forgotten_only_for_what_is_newer(when: str) -> None:
+    """What was written in another shard before its client came may have been long on its way."""
+    shards = WiredShards()
+    topic = shards.topic_in(0)
+    shards.carry()
+    shards.advance(60)
+    writer = shards[1].client("first")
+    if when == "before it came":
+        shards.held = {(0, 1)}
+        writer.publish(topic, b"online", 1, retain=True)
+        shards.carry()
+    shards.advance(60)
+    client = shards[0].client("run-", version=4, clean=True, will=Will(topic, b"offline", 1, True))
+    shards.advance(1)
+    shards[0].broker.put_out(client.link, 0x8B, "the node of its socket stops")
+    shards.held = set()
+    if when != "before it came":
+        writer.publish(topic, b"again", 1, retain=True)
+    shards.carry()
+    for _ in range(5):
+        shards.advance(1)
+        shards.carry()
+    expected = b"offline" if when == "before it came" else b"again"
+    assert shards[0].retained() == {topic.encode(): expected}
