@@ -150,7 +150,8 @@ class OwnedShard:
         self.broker.sessions.absences.start()
         self.broker.devices.consuming.start()
         if self._around.stores is not None:
-            self._shares = self._around.stores.lend(self.broker, self.storage.uuid)
+            owner = self._epoch if self.storage.journal.is_contested else 0
+            self._shares = self._around.stores.lend(self.broker, self.storage.uuid, owner)
 
     def begin(self) -> None:
         """Begin to speak to other shards, and let clients come: the record of this start is durable."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.config import InvalidKey, QueuesConfig
 from headrace.core.outbound.stored_queues import Choosing, Placed, homeless
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     Engine = RedisStore | KafkaStore | HBaseStore
 
+OWNER_SHIFT: Final = 20  # streams that a session may begin under one owner; its epoch is a Kafka offset
 TYPES = {DEVICE: placing.DEVICE, APPLICATION: placing.APPLICATION}
 
 
@@ -107,10 +108,10 @@ class OpenStores:
         """Return whether there is any."""
         return bool(self._stores)
 
-    def lend(self, broker: Broker, journal: str) -> list[StoreShare]:
+    def lend(self, broker: Broker, journal: str, owner: int = 0) -> list[StoreShare]:
         """Have the queues of a shard, whose state is recovered, lie in the stores; returns what it has of them, to be
-        closed with it. `journal`: what its journal is called. Raises ConfigError where a store alone has something, and
-        is not configured any more."""
+        closed with it. `journal`: what its journal is called; `owner`: its epoch, where other processes may own it before
+        and after. Raises ConfigError where a store alone has something, and is not configured any more."""
         stores = list(self._stores.values())
         left = homeless(broker.fold, [one.digest for one in stores], self.choosing)
         if left is not None:
@@ -125,7 +126,8 @@ class OpenStores:
         placed = [Placed(one.digest, one.name, share) for one, share in zip(stores, shares, strict=True)]
         epochs = broker.fold.epochs
         base = (epochs[-1][1] if epochs else 0) << 32
-        settings = StoringSettings(journal.replace("-", ""), self.window_ms, base)
+        least = owner << OWNER_SHIFT
+        settings = StoringSettings(journal.replace("-", ""), self.window_ms, base, least=least)
         broker.keep_queues_in(placed, self.choosing, settings)
         assert broker.stored is not None
         for one, (_, storing) in zip(stores, broker.stored.storings, strict=True):

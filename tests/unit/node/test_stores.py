@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -68,6 +70,18 @@ def test_two_types_with_one_address_share_a_store_that_is_named_without_its_pass
             share.close()
 
     with_stores(QueuesConfig(device=NOWHERE, application=NOWHERE, window_s=1.5), look)
+
+
+def test_streams_that_an_owner_begins_have_names_of_its_own() -> None:
+    def look(stores: OpenStores) -> None:
+        for owner in (0, 5, 6):
+            broker: Any = Mock()
+            broker.fold.epochs, broker.fold.in_stores = [(0, 0)], {}
+            broker.stored.storings = [("", Mock())]
+            stores.lend(broker, UUID, owner)
+            assert broker.keep_queues_in.call_args.args[2].least == owner << 20
+
+    with_stores(QueuesConfig(device=NOWHERE), look)
 
 
 def test_rules_say_which_session_has_which_store() -> None:

@@ -9,6 +9,7 @@ journal, at the cost of one look into a dictionary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -248,6 +249,11 @@ class StoredQueues(QueueReader, Stores):
         self._commit.progress.let_go(queue.incarnation, up_to)
         self._commit.then(None, partial(self.is_let_go, queue, up_to))
 
+    def behind(self, call: Callable[[], None]) -> None:
+        """Call this once all that was appended is durable. A journal that another process may own by now gets a record
+        for it, which takes effect only while it is ours."""
+        self._commit.then(None, call)
+
     def queue_of(self, incarnation: int) -> StoredQueue | None:
         """Return the queue of a session that has a store behind it."""
         known = self._known.get(incarnation)
@@ -394,6 +400,9 @@ class _Notes(StoreNotes):
 
     def let_go(self, queue: StoredQueue, up_to: i64) -> None:
         self._stored.note_let_go(queue, up_to)
+
+    def behind(self, call: Callable[[], None]) -> None:
+        self._stored.behind(call)
 
     def queue_of(self, incarnation: int) -> StoredQueue | None:
         return self._stored.queue_of(incarnation)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mypy_extensions import i64, mypyc_attr
 
 from headrace.core.storing.stored_queue import StoredQueue
@@ -10,13 +12,17 @@ from headrace.core.storing.stored_queue import StoredQueue
 class StoringSettings:
     """What the policy is told. `journal`: the uuid of the shard's journal. `base`: generations up to it belong to a
     history that was cut off; a restore, an accepted shard and a division of the directory raise it. `trim_step`: so many
-    finished entries are worth a request."""
+    finished entries are worth a request. `least`: the generations of streams that are begun are above it, so that no two
+    owners of a journal begin one of the same name: what one of them deletes late, no other one has anything in."""
 
-    def __init__(self, journal: str, window_ms: int, base: int = 0, trim_step: int = 64) -> None:
+    def __init__(
+        self, journal: str, window_ms: int, base: int = 0, trim_step: int = 64, least: int = 0
+    ) -> None:
         self.journal = journal
         self.window_ms = window_ms
         self.base = base
         self.trim_step = trim_step
+        self.least = least
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -31,6 +37,11 @@ class StoreNotes:
         """Append LET_GO: the journal need not keep what is up to a serial number. `Storing.let_go_is_durable` is called
         once that is durable."""
         raise NotImplementedError
+
+    def behind(self, call: Callable[[], None]) -> None:
+        """Call this once all that was appended is durable, and the journal is known to be still this process's, if
+        another one may own it by now; never, if one does."""
+        call()
 
     def queue_of(self, incarnation: int) -> StoredQueue | None:
         """Return the queue of a session of this shard that has a store behind it."""

@@ -1,12 +1,14 @@
 """What is deleted in a store: entries that are finished, streams of which nothing is needed, and those of nobody.
 
-Everything that is deleted was durably of no use before. What a store does not do now is asked for again; what is
-forgotten at a crash is found by a scan.
+Everything that is deleted was durably of no use before, and the journal was known to be still ours after it was found to
+be: a node of a cluster that stood still and was replaced deletes nothing that the next owner goes on with. What a store
+does not do now is asked for again; what is forgotten at a crash is found by a scan.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import Final
 
 from mypy_extensions import i64
@@ -44,6 +46,8 @@ class Removing:
         self._journal = settings.journal
         self._trim_step: i64 = settings.trim_step
         self._deletes: deque[QueueName] = deque()
+        self._decided: deque[QueueName] = deque()  # to be deleted, if the journal is still ours
+        self._is_asking = False  # whether it is
 
     def __len__(self) -> int:
         """Return how many streams wait to be deleted."""
@@ -76,10 +80,24 @@ class Removing:
 
     def _delete_name(self, name: QueueName) -> None:
         """Delete what has a name, as soon as the store takes it."""
-        if len(self._deletes) < DELETES_MAX:
-            self._deletes.append(name)
-        else:
+        if len(self._deletes) + len(self._decided) >= DELETES_MAX:
             self._counters.deletes_dropped += 1
+            return
+        self._decided.append(name)
+        if not self._is_asking:
+            self._ask_whether_ours()
+
+    def _ask_whether_ours(self) -> None:
+        self._is_asking = True
+        self._notes.behind(partial(self._is_ours, len(self._decided)))
+
+    def _is_ours(self, count: i64) -> None:
+        """Delete the first of what was decided: behind that the journal was still ours."""
+        self._is_asking = False
+        for _ in range(count):
+            self._deletes.append(self._decided.popleft())
+        if self._decided:
+            self._ask_whether_ours()
 
     def send_next(self) -> None:
         """Ask for the next deletion."""
@@ -110,7 +128,7 @@ class Removing:
             return
         request = self._requests.take(number, DELETE)
         if request is not None and request.name is not None and outcome in (UNSURE, REFUSED):
-            self._delete_name(request.name)
+            self._deletes.append(request.name)
             return
         self._requests.take(number, CONTEXT)
 

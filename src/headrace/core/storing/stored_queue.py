@@ -82,9 +82,10 @@ class StoredQueue:
         """Return what its stream of a generation is called."""
         return QueueName(self.tenant, self.client_id, journal, int(generation), self.incarnation)
 
-    def begin(self, base: i64) -> Extent:
-        """Make the next stream, in which there is nothing yet: it begins with what the journal still has."""
-        self.used = max(self.used, self.rows.generation, base) + 1
+    def begin(self, least: i64) -> Extent:
+        """Make the next stream, in which there is nothing yet: it begins with what the journal still has. Its generation
+        is above `least`."""
+        self.used = max(self.used, self.rows.generation, least) + 1
         first = max(self.asked + 1, self.floor)
         self.stream = Extent(self.used, first, first - 1)
         self.primary = None

@@ -62,6 +62,7 @@ class Storing(StoreListener):
         self._clock = clock
         self._journal = settings.journal
         self._base: i64 = settings.base
+        self._least: i64 = max(settings.base, settings.least)
         capabilities = store.capabilities
         window_ms: i64 = settings.window_ms
         if window_ms != ALWAYS:
@@ -167,7 +168,7 @@ class Storing(StoreListener):
         if stream is None:
             if queue.rows.is_full() or max(queue.asked + 1, queue.floor) > queue.waiting.newest():
                 return
-            stream = queue.begin(self._base)
+            stream = queue.begin(self._least)
         self._put(queue, stream)
 
     def _put(self, queue: StoredQueue, stream: Extent) -> None:

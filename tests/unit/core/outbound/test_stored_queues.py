@@ -19,6 +19,8 @@ from headrace.core.state.session import DEVICE, Session
 from headrace.core.storing.notes import StoreCounters, StoringSettings
 from headrace.core.storing.rows import StoredRows
 from headrace.core.storing.storing import ALWAYS
+from headrace.core.worker import Worker
+from headrace.storage.memory import ManualScheduler, MemoryJournal
 from headrace.stores.memory import MemoryStore
 
 JOURNAL = "5f" * 16
@@ -146,6 +148,27 @@ def test_what_waits_is_put_let_go_of_and_comes_back_in_order(settings: BrokerSet
     harness.pass_s()
     assert harness.store.streams == {}, "what is finished does not stay"
     assert harness.session("sub").drops_by_name() == {}
+
+
+def test_where_another_may_own_the_journal_nothing_is_deleted_before_it_is_known_to_be_ours() -> None:
+    harness = Stored()
+    harness.journal = MemoryJournal([])
+    harness.journal.is_contested = True
+    harness.worker = Worker(ManualScheduler(), harness.clock, harness.settings)
+    harness.broker = harness.worker.own(0, harness.journal)
+    harness.broker.sessions.absences.start()
+    settings = StoringSettings(JOURNAL, 0)
+    harness.broker.keep_queues_in([Placed(NEAR, "near", harness.store)], harness.choosing, settings)
+    harness.sync()
+    harness.store.put(1000, QueueName("default", "new", JOURNAL, 1, 9), 1, [b"x"], True)
+    (_, storing) = harness.broker.stored.storings[0]  # type: ignore[union-attr]
+    storing.removing.sweep()
+    for _ in range(10):  # of the journal nothing is heard
+        harness.store.deliver()
+        harness.worker.end_tick()
+    assert len(harness.store.streams) == 1
+    harness.pass_s()
+    assert harness.store.streams == {}
 
 
 def test_a_crash_at_any_time_changes_nothing_of_what_comes() -> None:

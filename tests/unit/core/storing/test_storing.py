@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.queue_store import DONE, THERE, UNSURE, Context, Found, Primary, QueueName
 from headrace.core.storing.notes import StoreNotes, StoringSettings
@@ -50,19 +52,37 @@ class Client(Waiting):
 class Shard(StoreNotes):
     """A shard with one session and the store in memory."""
 
-    def __init__(self, last: int = 10, window_ms: int = WINDOW_MS, base: int = 0) -> None:
+    def __init__(
+        self,
+        last: int = 10,
+        window_ms: int = WINDOW_MS,
+        base: int = 0,
+        tells_primary: bool = True,
+        least: int = 0,
+    ) -> None:
         self.clock = Clock()
         self.client = Client(last)
         self.queue = StoredQueue("t", "c", 7, self.client)
         self.store = MemoryStore()
+        self.store.capabilities.tells_primary = tells_primary
         self.noted: list[tuple[object, ...]] = []
-        self.storing = Storing(self.store, self, self.clock, StoringSettings("0a", window_ms, base))
+        self.waits: list[Callable[[], None]] | None = (
+            None  # what waits for the journal, while nobody hears of it
+        )
+        settings = StoringSettings("0a", window_ms, base, least=least)
+        self.storing = Storing(self.store, self, self.clock, settings)
 
     def stored(self, queue: StoredQueue, generation: int, first: int, up_to: int) -> None:
         self.noted.append(("stored", generation, first, up_to))
 
     def let_go(self, queue: StoredQueue, up_to: int) -> None:
         self.noted.append(("let go", up_to))
+
+    def behind(self, call: Callable[[], None]) -> None:
+        if self.waits is None:
+            call()
+        else:
+            self.waits.append(call)
 
     def queue_of(self, incarnation: int) -> StoredQueue | None:
         return self.queue if incarnation == 7 else None
@@ -299,6 +319,70 @@ def test_a_sweep_deletes_the_streams_of_nobody_and_no_others() -> None:
     assert set(shard.store.streams) == {mine, *others}
     assert set(shard.store.contexts) == {("t", "c", "0a"), ("t", "gone", "0b")}
     assert shard.storing.counters.orphans == 2
+
+
+def next_owner(before: Shard) -> Shard:
+    """Who owns the shard by now, with the store of the one before, of which the journal hears nothing more."""
+    before.waits = []
+    after = Shard(last=20, tells_primary=False, least=2 << 20)
+    after.store.streams = before.store.streams
+    return after
+
+
+def test_who_was_replaced_deletes_nothing_that_the_next_owner_goes_on_with() -> None:
+    before = Shard(tells_primary=False, least=1 << 20)
+    before.storing.begin(before.queue)
+    before.pass_ms(0)
+    after = next_owner(before)
+    after.queue.rows.load(before.queue.rows.fields())
+    after.storing.adopt(after.queue)
+    after.pass_ms(0)
+    after.pass_ms(WINDOW_MS + CLOCK_MS)
+    assert after.noted[-1] == ("let go", 20)
+    kept = dict(after.store.streams)
+    before.pass_ms(3_600_000)  # it wakes: the window is over, and the stream is not what it has put
+    before.pass_ms(0)
+    assert before.noted[-1] == ("stored", (1 << 20) + 2, 1, 10)
+    assert kept.items() <= before.store.streams.items()
+    assert before.waits
+
+
+def test_who_was_replaced_deletes_no_stream_that_the_next_owner_has_begun() -> None:
+    before = Shard(tells_primary=False, least=1 << 20)
+    before.storing.begin(before.queue)
+    before.storing.run()
+    before.store.drop_answers()  # it is put, and nobody has heard of it
+    after = next_owner(before)
+    after.storing.begin(after.queue)
+    after.pass_ms(0)
+    kept = dict(after.store.streams)
+    del kept[QueueName("t", "c", "0a", (1 << 20) + 1, 7)]
+    assert list(kept) == [QueueName("t", "c", "0a", (2 << 20) + 1, 7)]
+    before.waits = None  # as if it had decided before it stood still
+    before.pass_ms(PATIENCE_MS + 1)
+    before.pass_ms(1000)
+    assert kept.items() <= before.store.streams.items()
+
+
+def test_a_sweep_of_who_was_replaced_deletes_nothing_that_others_have_begun() -> None:
+    before = Shard(last=0)
+    next_owner(before)
+    before.store.put(1000, QueueName("t", "new", "0a", 1, 6), 1, [b"x"], True)
+    before.storing.removing.sweep()
+    before.pass_ms(0)
+    assert len(before.store.streams) == 1
+
+
+def test_what_is_deleted_is_asked_of_the_journal_once_for_many() -> None:
+    shard = Shard()
+    shard.waits = []
+    for number in range(10):
+        shard.storing.end(StoredQueue("t", f"c{number}", number, shard.client))
+    assert len(shard.waits) == 1
+    shard.waits.pop()()
+    shard.waits.pop()()
+    assert shard.waits == []
+    assert len(shard.storing.removing) == 10
 
 
 def test_a_queue_has_no_more_streams_than_it_may() -> None:
