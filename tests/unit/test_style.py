@@ -74,7 +74,6 @@ TESTED_TOGETHER = {
     "tests/unit/kafka/test_sink.py": ["headrace/kafka/errors.py", "headrace/kafka/figures.py"],
     "tests/unit/node/test_serving.py": ["headrace/node/interpreter.py"],
     "tests/e2e/test_kafka.py": [
-        "headrace/storage/kafka/partition_reader.py",
         "headrace/storage/kafka/group.py",
         "headrace/storage/kafka/topics.py",
     ],

@@ -87,8 +87,9 @@ class PartitionReader:
             time.sleep(0.1)
 
     def records(self, start: int, end: int) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the records of [start, end), of which the end is below `bounds`, with their Kafka offsets. Raises
-        MissingRecords if the partition begins behind `start` by now, KafkaUnusable."""
+        """Yield the records of [start, end), of which the end is below `bounds`, with their Kafka offsets: all of them,
+        but for those that compaction has taken. A new leader that knows of fewer than the one before it is waited for.
+        Raises MissingRecords if the partition begins behind `start` by now, KafkaUnusable."""
         for message in self._messages(start, end):
             yield message.offset(), message.value()
 
@@ -120,7 +121,11 @@ class PartitionReader:
                     yield message
                     heard_at = time.monotonic()  # whoever takes the records may have taken long
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    return  # what lacks then was compacted
+                    if (message.offset() or 0) >= end:
+                        return  # what lacks then was compacted
+                    reason = (
+                        f"it has nothing behind offset {message.offset()}, and has had records up to {end}"
+                    )
                 elif error.code() in _OUT_OF_RANGE:
                     raise MissingRecords(at, self._bounds(consumer)[0])
                 else:
