@@ -124,6 +124,7 @@ class KafkaJournalReader:
             self._fold = None  # nobody has looked for so long that what comes next is deleted
         if self._fold is None:
             self._fold = self._begun(self._newest_place(start), start)
+            start, end = self._journal.bounds()  # that place may lie behind the end of before
         fold = self._fold
         if end < fold.tail:
             raise KafkaHasLost(

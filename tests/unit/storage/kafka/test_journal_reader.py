@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from zlib import crc32
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from headrace.journal.errors import EpochMismatch, OffsetOutOfRange
 from headrace.journal.segment import pack_batch_header, seed_of
 from headrace.journal.selective import TimeRange
+from headrace.storage.kafka import journal_reader
 from headrace.storage.kafka.chains import FULL, Manifest, pack_manifest, pack_piece
 from headrace.storage.kafka.entry import BatchEntry
 from headrace.storage.kafka.envelope import (
@@ -301,3 +302,33 @@ def test_what_is_deleted_between_the_question_and_the_reading_is_read_anew(delet
     for partition, start in ((shard.journal, place[1] - 2), (shard.snapshots, 2)):
         partition.start, partition.left = start, 2  # type: ignore[attr-defined]
     assert shard.reader().high_watermark() == shard.next_offset
+
+
+class Asked(Partition):
+    """A partition that does something once, when its bounds are asked."""
+
+    then: Callable[[], object] | None = None
+
+    def bounds(self) -> tuple[int, int]:
+        then, self.then = self.then, None
+        if then is not None:
+            then()
+        return super().bounds()
+
+
+def test_a_manifest_that_comes_while_a_reader_begins_does_not_mean_that_records_are_lost() -> None:
+    shard = Shard()
+    shard.snapshots.__class__ = Asked
+    shard.batch(5)
+    first = shard.mark()
+    shard.manifest(first)
+
+    def snapshot() -> None:
+        shard.batch(5)
+        shard.manifest(first, shard.mark())
+
+    assert isinstance(shard.snapshots, Asked)
+    shard.snapshots.then = snapshot
+    reader = shard.reader()
+    assert reader.high_watermark() == 10
+    assert found(reader, 0) == [(0, 5), (5, 10)]
