@@ -11,7 +11,7 @@ nobody takes it back. Offsets are of one epoch, the journal's first: owners come
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final, Protocol, TypeVar
@@ -36,6 +36,7 @@ from headrace.storage.kafka.log_fold import (
 
 EPOCH: Final = 0
 STEP_BYTES: Final = 1 << 20  # of batches, from one place that is remembered to the next
+KNOWN_MAX: Final = 4096  # places that are remembered, beside those of a manifest
 FIRST_LOOK: Final = 8  # records of snapshots, from behind, among which a manifest is looked for first
 ATTEMPTS: Final = 10  # to read what is deleted meanwhile
 _GUESSED_BYTES: Final = 4096  # of a record of Kafka, before one was seen
@@ -110,8 +111,20 @@ class KafkaJournalReader:
         self._fold, self._pinned = fold, True
 
     def _know(self, standing: Standing) -> None:
-        if standing not in self._known:
-            insort(self._known, standing)
+        """Remember a place. Of too many every second one is forgotten, but among the newest, where most is read."""
+        at = bisect_left(self._known, standing)
+        if self._known[at : at + 1] == [standing]:
+            return
+        self._known.insert(at, standing)
+        if len(self._known) > KNOWN_MAX:
+            newest = len(self._known) - KNOWN_MAX // 2
+            self._know_only(self._known[:newest:2] + self._known[newest:])
+
+    def _know_only(self, known: list[Standing]) -> None:
+        """Forget all other places, and what is read from them on."""
+        self._known = known
+        bases = {one.next_offset for one in known}
+        self._segments = {base: one for base, one in self._segments.items() if base in bases}
 
     def _end(self) -> LogFold:
         """Return a fold that has come to the end of the log. A reading begins with the record that was taken last: if
@@ -122,6 +135,8 @@ class KafkaJournalReader:
         start, end = self._journal.bounds()
         if self._fold is not None and self._fold.tail < start and not self._pinned:
             self._fold = None  # nobody has looked for so long that what comes next is deleted
+        if not self._pinned and self._known and self._known[0].tail < start:
+            self._know_only([one for one in self._known if one.tail >= start])
         if self._fold is None:
             self._fold = self._begun(self._newest_place(start), start)
             start, end = self._journal.bounds()  # that place may lie behind the end of before

@@ -332,3 +332,31 @@ def test_a_manifest_that_comes_while_a_reader_begins_does_not_mean_that_records_
     reader = shard.reader()
     assert reader.high_watermark() == 10
     assert found(reader, 0) == [(0, 5), (5, 10)]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_reader_that_follows_for_long_remembers_so_much_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, deleted: bool
+) -> None:
+    monkeypatch.setattr(journal_reader, "STEP_BYTES", 1)
+    monkeypatch.setattr(journal_reader, "KNOWN_MAX", 100 if deleted else 16)
+    shard = Shard()
+    reader, place = shard.reader(), (0, 0)
+    for number in range(200):
+        shard.batch()
+        if deleted and number % 8 == 0:
+            shard.manifest(shard.mark())
+            shard.journal.start = place[1]
+            place = shard.next_offset, len(shard.journal.values) - 1
+        assert reader.high_watermark() == number + 1
+        assert len(reader._known) <= 20
+        assert len(reader._segments) <= len(reader._known) + 1
+    first = reader.start_offset()
+    assert (first > 150) == deleted
+    for start in range(first, 200, 7):
+        assert found(reader, start) == [(at, at + 1) for at in range(start, 200)]
+        begin, _ = reader.standings(start)
+        assert begin.next_offset <= start
+    ends = [one.end_offset for one in reader.segments()]
+    assert ends[-1] == 200
+    assert [one.base_offset for one in reader.segments()] == [first, *ends[:-1]]
