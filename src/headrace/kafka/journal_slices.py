@@ -13,6 +13,7 @@ from headrace.core.records.record import CARRIED, CARRIED_AT, KIND_MESSAGE, reco
 from headrace.journal.epochs import published_epochs
 from headrace.journal.reader import DIRECTORY, JournalReader
 from headrace.journal.segment import Batch
+from headrace.journal.selective import TimeRange
 from headrace.journal.snapshot import first_entries
 from headrace.kafka.position import JournalNow, Position
 from headrace.kafka.rendering import Rendered, rendered
@@ -72,8 +73,20 @@ class JournalSlices:
             pos = 0
             for _ in range(batch.base_offset, offset - 1):
                 pos = record_end(batch.body, pos)
-            return int.from_bytes(batch.body[pos + _TIME_AT : pos + _TIME_AT + 8], "little")
+            return _time_at(batch.body, pos)
         return None
+
+    def first_later(self, time_us: int) -> int:
+        """Return the offset of the first record that was written later than this; the end of before if there is none.
+        Raises JournalError, OSError."""
+        start, end, times = self.now.complete, self.now.end, TimeRange(time_us + 1, 1 << 63)
+        for batch in self._reader.scan(start, end, uuid=self.uuid, epoch=self.epoch, times=times):
+            pos = 0
+            for offset in range(batch.base_offset, batch.end_offset):
+                if offset >= start and _time_at(batch.body, pos) > time_us:
+                    return offset
+                pos = record_end(batch.body, pos)
+        return end
 
     def position(self, offset: int) -> Position:
         """Return how it is written down that everything below an offset is sent. Raises JournalError, OSError."""
@@ -108,6 +121,10 @@ class JournalSlices:
             known = matches(self._settings.topic_filter, message.topic.decode("utf-8", "replace"))
             self._known[message.topic] = known
         return known
+
+
+def _time_at(body: bytes, pos: int) -> int:
+    return int.from_bytes(body[pos + _TIME_AT : pos + _TIME_AT + 8], "little")
 
 
 def _messages(batch: Batch, start: int, end: int) -> Iterator[tuple[int, Message]]:

@@ -75,10 +75,15 @@ class Resumed:
 
 
 def resume(
-    kafka: Position | None, local: Position, now: JournalNow, time_before: Callable[[int], int | None]
+    kafka: Position | None,
+    local: Position,
+    now: JournalNow,
+    time_before: Callable[[int], int | None],
+    first_later: Callable[[int], int] | None = None,
 ) -> Resumed:
     """Return where a sink goes on. `kafka`: what Kafka has of it, `local` the registered consumer; `time_before`: of the
-    record before an offset, None where that is not known. Raises OtherJournal."""
+    record before an offset, None where that is not known; `first_later`: the offset of the first record that is later
+    than a time, or the end. Raises OtherJournal."""
     position, why = local, ""
     if kafka is not None and kafka.journal == now.uuid:
         position = kafka
@@ -95,6 +100,8 @@ def resume(
     if offset > now.end:
         why = f"the journal ends at {now.end}, and was sent up to {offset}: it lost its end, or is an older copy"
         offset = now.end
+        if position.time_us is not None and first_later is not None:  # what came since was never sent
+            offset = min(offset, first_later(position.time_us))
     if offset == position.offset and position.time_us is not None:
         time_us = time_before(offset)
         if time_us not in (None, position.time_us):

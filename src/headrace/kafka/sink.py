@@ -104,7 +104,8 @@ class SinkOfShard:
 
     def _send_all(self, slices: JournalSlices, sending: Sending) -> None:
         """Go on where Kafka has the sink. Raises HeadraceError, JournalError, OSError."""
-        begun = resume(sending.position, self._registered(slices), slices.now, slices.time_before)
+        local, now = self._registered(slices), slices.now
+        begun = resume(sending.position, local, now, slices.time_before, slices.first_later)
         figures, offset = self.figures, begun.offset
         figures.lost += begun.lost
         figures.odd = begun.why or figures.odd

@@ -219,3 +219,29 @@ def test_an_older_copy_of_the_journal_that_has_grown_past_the_position_is_said_a
     one.run()
     assert "another copy of the one that was sent: record 3 is another one" in one.figures.trouble
     assert len(kafka.values) == 4
+
+
+def test_what_came_since_in_an_older_copy_that_still_ends_before_the_position_is_sent(
+    tmp_path: Path, kafka: Kafka
+) -> None:
+    """Kafka may have been away while it grew."""
+    data, copy = tmp_path / "data", tmp_path / "copy"
+
+    def fill(directory: Path, *numbers: int) -> None:
+        log = opened(directory)
+        for number in numbers:
+            one = message("d/x", b"%d" % number)
+            one.timestamp_us += number
+            log.append(encoded(one), 1, one.timestamp_us, one.timestamp_us)
+        log.close()
+
+    fill(data, 0, 1)
+    shutil.copytree(data, copy)
+    fill(data, 2, 3, 4, 5)
+    drained(data, kafka)
+    fill(copy, 7, 8)
+    assert "ends at 4" in drained(copy, kafka).figures.odd
+    for number in (9, 10, 11):  # also beyond where it was sent
+        fill(copy, number)
+        assert drained(copy, kafka).figures.trouble == ""
+    assert kafka.values == [b"%d" % number for number in (0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11)]
