@@ -12,7 +12,7 @@ from headrace.core.records.message_id import JournalName, origin_in
 from headrace.core.records.record import CARRIED, CARRIED_AT, KIND_MESSAGE, record_end
 from headrace.journal.epochs import published_epochs
 from headrace.journal.reader import DIRECTORY, JournalReader
-from headrace.journal.segment import Batch
+from headrace.journal.segment import Batch, void_records
 from headrace.journal.selective import TimeRange
 from headrace.journal.snapshot import first_entries
 from headrace.kafka.position import JournalNow, Position
@@ -65,15 +65,16 @@ class JournalSlices:
         return self._reader.complete_offset() <= offset
 
     def time_before(self, offset: int) -> int | None:
-        """Return the time of the record before an offset, microseconds; None where it is gone, or may have been replaced
-        by compaction. Raises JournalError, OSError."""
+        """Return the time of the record before an offset, microseconds; None where it is gone: retention, compaction or a
+        repair has taken it. Raises JournalError, OSError."""
         if offset <= self._reader.complete_offset():
             return None
         for batch in self._reader.scan(offset - 1, offset, uuid=self.uuid, epoch=self.epoch):
             pos = 0
             for _ in range(batch.base_offset, offset - 1):
                 pos = record_end(batch.body, pos)
-            return _time_at(batch.body, pos)
+            time_us = _time_at(batch.body, pos)
+            return None if batch.body.startswith(void_records(1, time_us), pos) else time_us
         return None
 
     def first_later(self, time_us: int) -> int:

@@ -15,6 +15,7 @@ from typing import Final
 from headrace.data.layout import Layout, UnusableLayout
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.errors import EpochMismatch, NoJournal, OffsetOutOfRange
+from headrace.journal.segment import void_records
 from headrace.journal.selective import TimeRange
 from headrace_spark.base.errors import (
     BadOption,
@@ -219,14 +220,15 @@ def require_history(journal: LogReader, position: JournalOffset) -> JournalOffse
 
 
 def time_before(journal: LogReader, offset: int) -> int | None:
-    """Return the time of the record before `offset`, microseconds since 1970; None where it is gone, may have been
-    replaced by compaction, or is not for this token to see."""
+    """Return the time of the record before `offset`, microseconds since 1970; None where it is gone (by retention,
+    compaction or a repair), or is not for this token to see."""
     if journal.tenant or offset <= journal.complete_offset():
         return None
     try:
         for chunk in chunks(journal.scan(offset - 1, offset), journal.uuid, offset - 1, offset):
             if len(chunk.offsets):
-                return int(chunk.timestamps_us[-1])
+                time_us, at = int(chunk.timestamps_us[-1]), int(chunk.at[-1])
+                return None if chunk.body.startswith(void_records(1, time_us), at) else time_us
     except OffsetOutOfRange:  # retention was faster
         pass
     return None

@@ -11,10 +11,12 @@ import pytest
 
 from headrace.journal.backup import backup
 from headrace.journal.consumers import ConsumerPosition
-from headrace.journal.log import LogSettings
+from headrace.journal.disk import DISK
+from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.journal.reader import JournalReader
 from headrace.journal.restore import restore
 from headrace.journal.snapshot import SnapshotWriter
+from headrace.journal.voids import leave_out
 from headrace_spark.base.errors import BadOption, DataLoss, ForeignOffset, JournalMissing
 from headrace_spark.records.schema import MESSAGES
 from headrace_spark.source.journal import (
@@ -132,6 +134,16 @@ def test_an_older_copy_that_was_put_back_and_has_grown_past_a_position_is_anothe
                 require_same(older, position)
     monkeypatch.setattr(JournalReader, "complete_offset", lambda _self: 350)
     require_same(older, JournalOffset(found.uuid, found.epoch, 350, times[350]))  # it may have been compacted
+
+
+def test_a_record_that_is_gone_has_no_time(reader: LogReader, journal: Writer) -> None:
+    """What compaction or a repair has put in its place would look like that of another journal."""
+    leave_out(DISK, journal.data_dir / "journal", reader.uuid, reader.epoch + 1, range(300, 310))
+    SegmentedLog.open(journal.data_dir, LogSettings(), lambda _line: None).close()
+    found = open_journal(journal.data_dir)
+    assert found.high_watermark() == 310
+    assert time_before(found, 300) is not None
+    assert [time_before(found, offset) for offset in (301, 305, 310)] == [None] * 3
 
 
 def test_of_an_older_epoch_nobody_can_tell_what_the_journal_has_let_go_of(

@@ -13,6 +13,7 @@ import pytest
 
 from broker_process import wait_until
 from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.repair import Repair
 from headrace.kafka import sink as sinks
 from headrace.kafka.errors import SinkFenced, SinkTrouble
 from headrace.kafka.position import Position
@@ -219,6 +220,28 @@ def test_an_older_copy_of_the_journal_that_has_grown_past_the_position_is_said_a
     one.run()
     assert "another copy of the one that was sent: record 3 is another one" in one.figures.trouble
     assert len(kafka.values) == 4
+
+
+def test_a_repair_that_could_not_read_the_last_record_that_was_sent_stops_no_sink(
+    tmp_path: Path, kafka: Kafka
+) -> None:
+    """What is in its place, a void record, is of another time; the rest is what was there."""
+    made = [message("d/x", b"%d" % number) for number in range(8)]
+    for number, one in enumerate(made):
+        one.timestamp_us += number
+    filled(tmp_path, [encoded(one) for one in made[:4]])
+    drained(tmp_path, kafka)
+    filled(tmp_path, [encoded(one) for one in made[4:]])
+    (segment,) = (tmp_path / "journal").glob("*.log")
+    data = segment.read_bytes()
+    last = data.index(encoded(made[3]))
+    segment.write_bytes(data[:last] + b"\xff" + data[last + 1 :])
+    with Repair(tmp_path) as repair:
+        repair.plan()
+        repair.run()
+        assert repair.lost_records == 1
+    assert drained(tmp_path, kafka).figures.trouble == ""
+    assert kafka.values[4:] == [b"4", b"5", b"6", b"7"]
 
 
 def test_what_came_since_in_an_older_copy_that_still_ends_before_the_position_is_sent(
