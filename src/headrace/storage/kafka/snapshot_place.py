@@ -6,12 +6,15 @@ are kept, with the changes behind them. What neither they, nor anybody's queue, 
 FLOOR says so, and when it is confirmed the owner deletes up to the MARK that it names (`keeping`).
 
 Consumers register at any moment, and ask nobody. So they are looked for once more when FLOOR is confirmed: whoever has
-registered before is seen then, and nothing is deleted; whoever registers later finds FLOOR in the journal.
+registered before is seen then, and nothing is deleted; whoever registers later finds FLOOR in the journal. They find it
+until a newer manifest is there, so an answer that came late counts no more; what it would have let go stays until the
+next FLOOR.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+import time
+from typing import Final, Protocol
 
 from headrace.storage.kafka.actions import Confirmed
 from headrace.storage.kafka.chains import FULL
@@ -19,6 +22,8 @@ from headrace.storage.kafka.entry import Entry, FloorEntry, MarkEntry
 from headrace.storage.kafka.envelope import Epoch
 from headrace.storage.kafka.keeping import Keeping, Place
 from headrace.storage.kafka.snapshot_topic import SnapshotTopic, SnapshotWriter
+
+ANSWERED_WITHIN_S: Final = 8.0  # before another owner can have the shard and a manifest
 
 
 class MarkedJournal(Protocol):
@@ -86,6 +91,9 @@ class KafkaPlace:
     async def _let_go(self, floor: FloorEntry, kept_from: int) -> None:
         """Say that what lies below a MARK is needed by nobody, and delete it, if that is still so. Raises OSError."""
         await self._journal.confirmed(floor)
+        asked_s = time.monotonic()
         consumed = await self._journal.consumed()
+        if time.monotonic() - asked_s > ANSWERED_WITHIN_S:
+            return  # this process stood still, maybe: another one owns the shard, and its manifest lies behind FLOOR
         if consumed is None or consumed >= kept_from:
             self._journal.delete(floor.mark)

@@ -27,6 +27,7 @@ from headrace.journal.errors import JournalError, JournalLocked, UnsupportedForm
 from headrace.journal.segment import BATCH_HEADER_SIZE, seed_of
 from headrace.services.ticks import LoopScheduler
 from headrace.services.watchdog import Watchdog
+from headrace.storage.kafka import snapshot_place
 from headrace.storage.kafka import storage as module
 from headrace.storage.kafka.cache import DIRECTORY, ENTRY_HEADER_SIZE, FILE_HEADER_SIZE, CacheDamaged
 from headrace.storage.kafka.envelope import FLOOR, LEVEL, pack_owned, unpack, uuid_of
@@ -555,6 +556,26 @@ def test_who_registers_while_the_journal_is_let_go_keeps_it(tmp_path: Path) -> N
     assert lived_with(shard, tmp_path, consumed) == []
     assert asked == [None, None, 0, 0]
     assert (shard.start, reads(shard)) == (0, [0, 1, 2, 3])
+
+
+def test_an_owner_that_stood_still_while_it_asked_deletes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has registered meanwhile may have found no FLOOR: another owner has written a manifest behind it."""
+    shard = FakeShard()
+    monkeypatch.setattr(snapshot_place, "ANSWERED_WITHIN_S", 0.02)
+
+    def consumed() -> int | None:
+        if any(is_floor(value) for value in shard.values):
+            time.sleep(0.05)
+        return None
+
+    assert lived_with(shard, tmp_path, consumed) == []
+    assert any(is_floor(value) for value in shard.values)
+    assert (shard.start, reads(shard)) == (0, [0, 1, 2, 3])
+    monkeypatch.undo()
+    lived_with(shard, tmp_path, lambda: None)
+    assert shard.start > 0
 
 
 def is_floor(value: bytes) -> bool:
