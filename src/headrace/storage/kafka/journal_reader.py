@@ -279,7 +279,7 @@ class KafkaJournalReader:
     def kept_from(self) -> int:
         """Return from where on nothing is given up as yet: who registers there or later loses nothing."""
         self._end()
-        return self._first_from(max(self._journal.bounds()[0], self._given_up))
+        return _while_deleting(lambda: self._first_from(max(self._journal.bounds()[0], self._given_up)))
 
     def _first_from(self, start: int) -> int:
         """Return the first record offset to begin at that lies at or behind the Kafka offset `start`."""

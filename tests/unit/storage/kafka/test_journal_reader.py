@@ -301,7 +301,10 @@ def test_what_is_deleted_between_the_question_and_the_reading_is_read_anew(delet
     assert shard.reader().start_offset() == place[0]
     for partition, start in ((shard.journal, place[1] - 2), (shard.snapshots, 2)):
         partition.start, partition.left = start, 2  # type: ignore[attr-defined]
-    assert shard.reader().high_watermark() == shard.next_offset
+    reader = shard.reader()
+    assert reader.high_watermark() == shard.next_offset
+    shard.journal.start, shard.journal.left = place[1] - 2, 2  # type: ignore[attr-defined]
+    assert reader.kept_from() == place[0]
 
 
 class Asked(Partition):
