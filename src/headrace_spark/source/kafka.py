@@ -43,6 +43,9 @@ from headrace_spark.source.log_reader import DividedFrom
 
 SETTLED_S: Final = 10.0
 AGAIN_S: Final = 0.3
+SEEN_S: Final = (
+    120.0  # after so long whoever deletes has seen a consumer, and what it had let go before is deleted
+)
 _OF_THREAD: Final = threading.local()
 
 
@@ -145,14 +148,16 @@ class KafkaConsumers:
 
     def register(self, name: str, uuid: str, epoch: int, offset: int, owner: str = "") -> None:
         """Register. Whoever deletes says so in the journal before it looks for consumers a last time: so after the
-        registration the journal tells what may go all the same. Raises LakeConflict, JournalRefused."""
+        registration the journal tells what may go all the same; but nothing of that goes, if it is still there, for one
+        that has long been registered. Raises LakeConflict, JournalRefused."""
+        before = self.read(name)
         self._write(lambda: self._topic.register(self._shard, name, offset, owner))
         with translated(self._location):
             start, kept = self._reader.start_offset(), self._reader.kept_from()
-        if start <= offset < kept:
+        if start <= offset < kept and not _is_seen(before, offset):
             raise JournalRefused(
                 f"{self._location}: the records below offset {kept} are being deleted just now, and {name!r} was to "
-                f"begin at {offset}: start it again"
+                f"begin at {offset}: start it again in {SEEN_S:.0f} s"
             )
 
     def commit(self, name: str, uuid: str, epoch: int, offset: int, owner: str = "") -> None:
@@ -172,6 +177,11 @@ class KafkaConsumers:
     def list(self) -> builtins.list[ConsumerPosition]:
         with translated(self._location):
             return self._topic.of_shard(self._shard)
+
+
+def _is_seen(before: ConsumerPosition | None, offset: int) -> bool:
+    """Return whether a consumer has long been registered at or below an offset."""
+    return before is not None and before.offset <= offset and time.time() - before.updated_us / 1e6 > SEEN_S
 
 
 class KafkaLog:

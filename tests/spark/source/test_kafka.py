@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from broker_process import free_port
+from headrace.journal.consumers import ConsumerPosition
 from headrace_spark.base.errors import (
     BadOption,
     ForeignOffset,
     JournalMissing,
+    JournalRefused,
     JournalUnreachable,
     LakeConflict,
 )
 from headrace_spark.records.schema import MESSAGES
 from headrace_spark.source.journal import open_journals, register, registered_offset
+from headrace_spark.source.kafka import KafkaConsumers
 from headrace_spark.source.kafka_address import KafkaAddress
 from headrace_spark.source.lag import lag_of
 from headrace_spark.source.options import SourceOptions
@@ -119,3 +123,43 @@ def test_what_is_not_there_is_named(kafka: KafkaServer, shards: KafkaShards) -> 
 def test_partitions_that_somebody_has_added_are_no_shards(kafka: KafkaServer, shards: KafkaShards) -> None:
     kafka.add_partitions(f"{KafkaAddress.parse(shards.url).url.journal}", 3)
     assert len(open_journals(shards.url)) == 2
+
+
+class LettingGo:
+    """A shard that says that what lies below offset 50 is let go, and has one consumer."""
+
+    def __init__(self, offset: int, registered_s: float) -> None:
+        self.known: ConsumerPosition | None = None
+        if registered_s:
+            at_us = int((time.time() - registered_s) * 1e6)
+            self.known = ConsumerPosition("c", "", 0, offset, at_us, at_us)
+
+    def start_offset(self) -> int:
+        return 0
+
+    def kept_from(self) -> int:
+        return 50
+
+    def get(self, _shard: int, _name: str) -> ConsumerPosition | None:
+        return self.known
+
+    def register(self, _shard: int, name: str, offset: int, owner: str) -> None:
+        self.known = self.known or ConsumerPosition(name, "", 0, offset, time.time_ns() // 1000, 0)
+
+
+@pytest.mark.parametrize(
+    ("known", "registered_s", "is_refused"),
+    [(0, 0.0, True), (20, 1.0, True), (20, 600.0, False), (30, 600.0, True)],
+)
+def test_who_was_refused_may_begin_once_whoever_deletes_must_have_seen_it(
+    known: int, registered_s: float, is_refused: bool
+) -> None:
+    """Nothing was deleted then, for its sake; and the journal says so nowhere, until somebody publishes."""
+    shard: Any = LettingGo(known, registered_s)
+    consumers = KafkaConsumers("kafka://h:1/c?shard=0", 0, shard, shard)
+    if not is_refused:
+        consumers.register("c", "", 0, 20)
+        return
+    with pytest.raises(JournalRefused, match="start it again in 120 s"):
+        consumers.register("c", "", 0, 20)
+    assert shard.known is not None
