@@ -116,7 +116,8 @@ class Registry:
             found = [_record(message) for message in messages if message.error() is None]
             if found:
                 deliver(found)
-        self._send()
+        with suppress(KafkaException, RuntimeError, MemoryError):  # what is not sent stays in the outbox
+            self._send()
 
     def _made(self) -> Producer:
         return Producer({**self._url.client, "acks": "all", "enable.idempotence": True})

@@ -23,8 +23,11 @@ class Outside:
         self.made = 0
         self.taken: list[tuple[Sent, Delivered]] = []
         self.refusal: Exception | None = None
+        self.cannot_be_made: Exception | None = None
 
     def producer(self, _config: object) -> Outside:
+        if self.cannot_be_made is not None:
+            raise self.cannot_be_made
         self.made += 1
         return self
 
@@ -133,3 +136,20 @@ def test_a_full_client_and_one_that_is_over_lose_nothing(telling: Registry, outs
     turn(telling)
     assert lost == [(b"shard/0", b"mine")]
     assert outside.answer(None) == [(b"shard/0", b"mine"), (b"shard/1", b"ours")]
+
+
+@pytest.mark.parametrize("why", [KafkaException(failed()), RuntimeError("no thread"), MemoryError()])
+def test_a_client_that_cannot_be_made_just_now_is_made_later(
+    telling: Registry, outside: Outside, why: Exception
+) -> None:
+    """Else the thread would have ended, and the node would hear of no other one any more."""
+    telling.tell(b"shard/0", b"mine")
+    outside.refusal, outside.cannot_be_made = KafkaException(failed(fatal=True)), why
+    turn(telling)
+    outside.refusal = KafkaException(failed(fatal=True))
+    turn(telling)
+    outside.refusal, outside.cannot_be_made = KafkaException(failed(fatal=True)), None
+    turn(telling)
+    turn(telling)
+    assert outside.made == 2
+    assert outside.answer(None) == [(b"shard/0", b"mine")]
