@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from headrace.config import PEER_TLS, Config, host_and_port, show
+from headrace.config import PEER_TLS, Config, host_and_port, show, without_secrets
 from headrace.naming import keys_named
 from headrace.node.holdings import Holdings
 from headrace.node.members import Members
@@ -307,9 +307,10 @@ OF_ONE_NODE: Final = (
 
 
 def digest_of(config: Config) -> str:
-    """Return a digest of what all nodes of a cluster should have alike in their configurations."""
+    """Return a digest of what all nodes of a cluster should have alike in their configurations. No secret goes into it:
+    it stands in Kafka and in what anybody may read of the cluster, where a password could be guessed by it."""
     own = {key: getattr(Config(), key) for key in OF_ONE_NODE}
-    text = show(msgspec.structs.replace(config, **own))
+    text = show(without_secrets(msgspec.structs.replace(config, **own)))
     return blake2b(text.encode(), digest_size=6).hexdigest()
 
 

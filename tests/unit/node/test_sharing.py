@@ -7,7 +7,7 @@ import socket
 import msgspec
 import pytest
 
-from headrace.config import Config, LimitsConfig
+from headrace.config import Config, DirectoryConfig, LimitsConfig, load
 from headrace.node.sharing import address_of, advertised, digest_of
 
 
@@ -32,3 +32,16 @@ def test_the_digest_of_a_configuration_leaves_out_what_is_each_nodes_own() -> No
     other = msgspec.structs.replace(config, limits=LimitsConfig(connections_max=5))
     assert digest_of(own) == digest_of(config)
     assert digest_of(other) != digest_of(config)
+
+
+def test_nothing_can_be_guessed_by_the_digest_that_others_read() -> None:
+    """It is 6 bytes in Kafka, in `cluster status` and in GET /v1/cluster; all else in a configuration may be known."""
+
+    def with_secret(secret: str) -> Config:
+        return msgspec.structs.replace(
+            load(None, [f'pipeline.spark={{"spark.hadoop.fs.s3a.secret.key" = "{secret}"}}']),
+            directory=DirectoryConfig(url=f"postgresql://headrace:{secret}@db/headrace"),
+        )
+
+    assert digest_of(with_secret("hunter2")) == digest_of(with_secret("hunter3"))
+    assert digest_of(with_secret("hunter2")) != digest_of(Config())
