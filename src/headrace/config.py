@@ -64,7 +64,8 @@ _SHARED_DATABASE = re.compile(r"(postgres|postgresql|mysql|mariadb)://")
 _PASSWORD_OF_URL = re.compile(
     r"(?<=://)([^:/@]*):.*@"
 )  # up to the last @: a password may have : and @ as they are
-_SECRET_WORDS = ("password", "secret", "token", "credential", "access.key", "account.key")
+_SECRET_OF_QUERY = re.compile(r"(?i)([?&][^=&]*(?:password|passphrase|secret|token|credential)[^=&]*=)[^&]*")
+_SECRET_WORDS = ("password", "passphrase", "secret", "token", "credential", "access.key", "account.key")
 
 
 class InvalidKey(ConfigError):
@@ -846,12 +847,14 @@ def without_secrets(config: Config) -> Config:
     pipeline = msgspec.structs.replace(config.pipeline, spark=spark)
     queues = _without_passwords(config.queues)
     directory = msgspec.structs.replace(config.directory, url=_without_password(config.directory.url))
+    jwt = msgspec.structs.replace(config.jwt, jwks=_without_password(config.jwt.jwks))
     return msgspec.structs.replace(
         config,
         bridge=bridges,
         pipeline=pipeline,
         queues=queues,
         directory=directory,
+        jwt=jwt,
         sinks=_hidden(config.sinks),
         sources=_hidden(config.sources),
     )
@@ -888,8 +891,9 @@ def _without_passwords(queues: QueuesConfig) -> QueuesConfig:
 
 
 def _without_password(url: str) -> str:
-    """Return the URL of a store or a database with `HIDDEN` in the place of its password, if it has one."""
-    return _PASSWORD_OF_URL.sub(rf"\1:{HIDDEN}@", url)
+    """Return the URL of a store, a database or keys with `HIDDEN` in the place of its password, if it has one, and of
+    options that are named like secrets."""
+    return _SECRET_OF_QUERY.sub(rf"\1{HIDDEN}", _PASSWORD_OF_URL.sub(rf"\1:{HIDDEN}@", url))
 
 
 def _shown(name: str, table: dict[str, Any]) -> list[str]:

@@ -20,6 +20,7 @@ from headrace.config import (
     DirectoryConfig,
     Endpoint,
     InvalidKey,
+    JwtConfig,
     PipelineConfig,
     QueuesConfig,
     SinkConfig,
@@ -439,10 +440,11 @@ def test_sinks_need_a_journal_on_disk(tmp_path: Path) -> None:
 
 
 def test_show_prints_sinks_that_load_reads_back_and_hides_their_passwords(tmp_path: Path) -> None:
-    client = 'client = { "sasl.username" = "u", "sasl.password" = "hunter2" }\n'
+    client = 'client = { "sasl.username" = "u", "sasl.password" = "hunter2", "a.passphrase" = "hunter2" }\n'
     config = load(write(tmp_path, "[[sinks]]\n" + SINK + client))
     assert load(write(tmp_path, show(config))) == config
-    assert without_secrets(config).sinks[0].client == {"sasl.username": "u", "sasl.password": HIDDEN}
+    hidden = {"sasl.username": "u", "sasl.password": HIDDEN, "a.passphrase": HIDDEN}
+    assert without_secrets(config).sinks[0].client == hidden
 
 
 def test_the_reference_lists_every_key_of_a_sink_with_its_default() -> None:
@@ -495,6 +497,16 @@ def test_the_whole_password_of_a_store_and_a_database_is_hidden(password: str) -
     given = Config(queues=QueuesConfig(device=url(password)), directory=DirectoryConfig(url=url(password)))
     shown = without_secrets(given)
     assert (shown.queues.device, shown.directory.url) == (url(HIDDEN), url(HIDDEN))
+
+
+def test_secrets_among_the_options_of_a_url_are_hidden() -> None:
+    database = "postgresql://db/headrace?user=u&password={}&sslmode=require"
+    keys = "https://keys.example/set?Access_Token={}"
+    given = Config(
+        directory=DirectoryConfig(url=database.format("hunter2")), jwt=JwtConfig(jwks=keys.format("hunter2"))
+    )
+    shown = without_secrets(given)
+    assert (shown.directory.url, shown.jwt.jwks) == (database.format(HIDDEN), keys.format(HIDDEN))
 
 
 def test_secrets_are_hidden_when_it_is_shown() -> None:
