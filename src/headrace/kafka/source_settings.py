@@ -17,6 +17,7 @@ OURS: Final = (
     "bootstrap.servers",
     "enable.auto.commit",
     "enable.auto.offset.store",
+    "enable.partition.eof",  # what came with the word that there is no more would be read again for ever
     "group.id",
     "isolation.level",
     "metadata.broker.list",

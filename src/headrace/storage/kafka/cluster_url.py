@@ -36,7 +36,7 @@ OURS: Final = frozenset(
         *("bootstrap.servers", "metadata.broker.list", "client.id", "message.max.bytes", "linger.ms"),
         *("group.id", "group.instance.id", "group.protocol", "session.timeout.ms", "heartbeat.interval.ms"),
         *("max.poll.interval.ms", "partition.assignment.strategy", "enable.auto.commit", "auto.offset.reset"),
-        *("isolation.level", "enable.partition.eof"),
+        *("isolation.level", "enable.partition.eof", "delivery.report.only.error"),
     )
 )
 Client = Mapping[str, Any]  # the settings that all clients of a Kafka have
@@ -65,6 +65,8 @@ class ClusterUrl:
         if not text.startswith(SCHEME):
             raise BadClusterUrl(f"{text!r} does not begin with {SCHEME}")
         where, mark, query = text.removeprefix(SCHEME).partition("?")
+        if "@" in where:  # nothing of it is repeated: it may be a password
+            raise BadClusterUrl(f"who signs in stands in a file: ?{PROPERTIES_FILE}=FILE")
         places, slash, name = where.partition("/")
         if not slash or not name:
             raise BadClusterUrl(f"{text!r} has no name: {SCHEME}HOST:PORT/NAME")

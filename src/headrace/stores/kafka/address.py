@@ -20,7 +20,11 @@ OPTIONS: Final = ("replication", "topics", "properties_file", "name")
 TOPICS_MAX: Final = 1000
 PREFIX_LENGTH_MAX: Final = 64
 OURS: Final = frozenset(
-    ("bootstrap.servers", "acks", "enable.idempotence", "group.id", "auto.offset.reset", "transactional.id")
+    (
+        *("bootstrap.servers", "acks", "enable.idempotence", "group.id", "auto.offset.reset"),
+        # With the first a put is never reported, with the second no reading to the end of a topic comes to its end.
+        *("transactional.id", "delivery.report.only.error", "enable.partition.eof"),
+    )
 )
 _PLACE: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:/,@\s]+):(?P<port>\d{1,5})")
 _PREFIX: Final = re.compile(r"[A-Za-z0-9._-]+")

@@ -33,7 +33,9 @@ def test_an_address_names_brokers_and_topics() -> None:
         ("kafka://k1:0/fleet", "'k1:0' is not HOST:PORT"),
         ("kafka://k1:65536/fleet", "'k1:65536' is not HOST:PORT"),
         ("kafka://k1:9092,/fleet", "'' is not HOST:PORT"),
-        ("kafka://user@k1:9092/fleet", "'user@k1:9092' is not HOST:PORT"),
+        ("kafka://user@k1:9092/fleet", "who signs in stands in a file: ?properties_file=FILE"),
+        ("kafka://user:secret@k1:9092/fleet", "who signs in stands in a file: ?properties_file=FILE"),
+        ("kafka://user:secret@k1:9092", "who signs in stands in a file: ?properties_file=FILE"),
         ("kafka://::1:9092/fleet", "'::1:9092' is not HOST:PORT"),
         ("kafka://k1:9092/fleet/2", "the name 'fleet/2'"),
         ("kafka://k1:9092/grün", "the name 'grün'"),
@@ -61,7 +63,9 @@ def test_how_clients_sign_in_stands_in_a_file(tmp_path: Path) -> None:
     assert "secret" not in repr(url)
 
 
-@pytest.mark.parametrize("name", ["acks", "group.id", "session.timeout.ms", "isolation.level"])
+@pytest.mark.parametrize(
+    "name", ["acks", "group.id", "session.timeout.ms", "isolation.level", "delivery.report.only.error"]
+)
 def test_what_a_promise_rests_on_is_not_the_files_to_say(tmp_path: Path, name: str) -> None:
     file = tmp_path / "p"
     file.write_text(f"{name}=0\n", encoding="utf-8")

@@ -57,7 +57,13 @@ def test_what_is_wrong_is_said(url: str, words: str) -> None:
     assert "pw" not in str(caught.value)
 
 
-@pytest.mark.parametrize("line", ["acks=0", "bootstrap.servers=elsewhere:1", "=x", "nonsense"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("acks=0", "bootstrap.servers=elsewhere:1", "=x", "nonsense"),
+        *("delivery.report.only.error=true", "enable.partition.eof=true"),
+    ],
+)
 def test_properties_that_a_promise_rests_on_are_the_brokers_own(tmp_path: Path, line: str) -> None:
     (tmp_path / "p").write_text(line, encoding="utf-8")
     with pytest.raises(ValueError, match="properties_file"):
