@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -19,9 +20,10 @@ class Asked:
         self.is_away = False
 
     def ask(self) -> dict[str, Any]:
-        if self.is_away:
-            raise HeadraceError("no broker answers")
         self.times += 1
+        if self.is_away:
+            time.sleep(0.05)
+            raise HeadraceError("no broker answers")
         nodes = [{"node": f"n{number}", "lives": number != 2} for number in range(3)]
         return {"cluster": "fleet", "nodes": nodes, "problems": ["node n2 is away"]}
 
@@ -41,6 +43,27 @@ def test_kafka_is_asked_once_for_all_who_ask_at_once_and_silent_nodes_are_proble
         asked.is_away = True
         with pytest.raises(NotReadableNow, match="no broker answers"):
             await member.status()
+
+    asyncio.run(body())
+
+
+def test_who_asks_while_kafka_is_away_waits_for_one_answer_and_not_for_one_after_the_other() -> None:
+    """Each takes 15 s and more, and whoever watches asks again and again."""
+
+    async def body() -> None:
+        asked = Asked()
+        asked.is_away = True
+        member = Member("n0", asked.ask, dict[str, bool])
+        first = asyncio.ensure_future(member.status())
+        others = [asyncio.ensure_future(member.status()) for _ in range(20)]
+        await asyncio.sleep(0)
+        others.pop().cancel()
+        found = await asyncio.gather(first, *others, return_exceptions=True)
+        assert [str(one) for one in found] == ["no broker answers"] * 20
+        assert all(isinstance(one, NotReadableNow) for one in found)
+        assert asked.times == 1
+        asked.is_away = False
+        assert (await member.status())["asked"] == "n0"
 
     asyncio.run(body())
 
