@@ -7,9 +7,11 @@ holds. It may bring rules of its own beside those of the directory. Runs on thre
 from __future__ import annotations
 
 import base64
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import jwt
 
@@ -57,6 +59,9 @@ class JwtTokens(Tokens):
         self._keys = keys
         self._settings = settings
         self._names = names
+        # Tokens of one issuer bring the same rules, with %u and %c in them: their trees are there once.
+        self._policies: WeakValueDictionary[tuple[Rule, ...], Policy] = WeakValueDictionary()
+        self._making = threading.Lock()
 
     def looks_like(self, password: bytes) -> bool:
         return password.startswith(_BEGINS) and password.count(b".") == _DOTS
@@ -131,8 +136,16 @@ class JwtTokens(Tokens):
         ):
             return WRONG
         brought = claims.get(settings.acl_claim) if settings.acl_claim else None
-        policy = None if brought is None else Policy(rules_of(tenant, brought))
+        policy = None if brought is None else self._policy(tuple(rules_of(tenant, brought)))
         return TokenClaims(float(int(until) + settings.leeway_s), policy)
+
+    def _policy(self, rules: tuple[Rule, ...]) -> Policy:
+        """Return the trees of some rules, which all have in common who bring the same now."""
+        with self._making:
+            found = self._policies.get(rules)
+            if found is None:
+                found = self._policies[rules] = Policy(rules)
+            return found
 
 
 def _is_spelled_right(token: bytes) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gc
 import hashlib
 import hmac
 import json
@@ -304,6 +305,25 @@ def test_a_key_that_may_be_there_by_now_is_no_reason_to_call_a_token_wrong(
     keys.keys, keys.fresh = keys_of(jwks()), True
     assert isinstance(made.verify("acme", "acme/gw", right), TokenClaims)
     assert made.verify("acme", "acme/gw", token(header={"kid": "none"})) == WRONG
+
+
+def test_the_trees_of_the_same_rules_are_there_once_and_go_with_the_last_of_their_tokens() -> None:
+    """They may take a megabyte, of each connection of a fleet, and of each client id that has left."""
+    lets_in = tokens()
+
+    def rules(topic: str, **said: Any) -> object:
+        value = token(acl=[{"allow": "publish", "filter": topic}], **said)
+        found = lets_in.verify(said.get("tenant", "acme"), f"{said.get('tenant', 'acme')}/gw", value)
+        assert isinstance(found, TokenClaims)
+        return found.rules
+
+    first = rules("up/%u/#")
+    assert rules("up/%u/#", jti="another") is first
+    assert rules("down/%u/#") is not first
+    assert rules("up/%u/#", tenant="blue") is not first  # %t is another one
+    del first
+    gc.collect()
+    assert len(lets_in._policies) == 0
 
 
 def test_rules_of_a_token_are_those_of_acl_add() -> None:
