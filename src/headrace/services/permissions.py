@@ -55,9 +55,13 @@ class Permissions:
             left.pop((user, client_id), None)
 
     def left(self, link: Link) -> None:
-        """Note that a client has gone: with a token, what that has brought counts for its will."""
+        """Note that a client has gone: with a token, what that has brought counts for its will; without one, what its
+        connection of before had brought counts no more, which may have left behind it."""
         known, user, tenant = link.grants, link.identity.user, link.identity.tenant
-        if not isinstance(known, Known) or known.claims is None or user is None:
+        if not isinstance(known, Known) or user is None:
+            return
+        if known.claims is None:
+            self.came(tenant, user, link.client_id)
             return
         left = self._tokens.setdefault(tenant, OrderedDict())
         left[user, link.client_id] = known.claims, known.held

@@ -10,7 +10,7 @@ from typing import Any
 from harness import Harness
 from headrace.core.ports.directory import Directory, TokenClaims, Tokens
 from headrace.services.audit import Audit
-from headrace.services.pacing import JWT, Known
+from headrace.services.pacing import JWT, PASSWORD, Known
 from headrace.services.permissions import Permissions
 from headrace.services.token_looks import LOOK_S, Expiring, TokenLook
 
@@ -74,6 +74,23 @@ def test_who_has_gone_is_known_to_the_directory_for_as_long_as_its_will_may_be_j
     permissions.came(client.link.identity.tenant, "acme/gw", "a")
     gc.collect()
     assert seen() is None
+
+
+def test_who_is_back_without_a_token_leaves_no_will_by_the_rules_of_the_one_before() -> None:
+    """The connection that it takes over ends when the new one has been let in."""
+    harness = Harness()
+    before, after = harness.client("a", version=5).link, harness.client("b", version=5).link
+    after.client_id = before.client_id
+    permissions = Permissions(Directory(), Audit(lambda *_, **__: None))
+    for link, way in ((before, JWT), (after, PASSWORD)):
+        link.identity.user, link.grants = "acme/gw", Known(way)
+    of_token = before.grants
+    assert isinstance(of_token, Known)
+    of_token.claims = TokenClaims(100.0, None)
+    permissions.came(after.identity.tenant, "acme/gw", "a")
+    permissions.left(before)
+    permissions.left(after)
+    assert not any(permissions._tokens.values())
 
 
 def test_connections_end_with_their_tokens_and_nobody_is_held_who_has_gone() -> None:
