@@ -89,9 +89,9 @@ class KeySource:
         self._read_at = self._clock()
         try:
             self._take()
-        except UnusableKeys as error:
+        except Exception as error:  # noqa: BLE001  as no memory: it passes, and the thread reads on
             if not self._failed:
-                self._told(str(error))
+                self._told(str(error) or type(error).__name__)
             self._failed = True
             return
         if self._failed:

@@ -158,3 +158,24 @@ def test_an_answer_that_is_no_http_leaves_the_keys_and_the_thread() -> None:
         thread.join(WITHIN_S)
     assert len(told) == 1
     assert "cannot be read" in str(told[0])
+
+
+def test_what_nobody_foresaw_ends_the_reading_of_keys_as_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that is new would be unknown for as long as the broker runs."""
+    file, told = tmp_path / "keys.json", list[str | None]()
+    file.write_bytes(jwks(KEYS[0]))
+    source = KeySource(str(file), 300, told.append)
+    source.load()
+    with monkeypatch.context() as without_memory:
+
+        def read(_: Path) -> bytes:
+            raise MemoryError
+
+        without_memory.setattr(Path, "read_bytes", read)
+        source.read()
+    assert ([key.kid for key in source.keys], told) == (["hs"], ["MemoryError"])
+    file.write_bytes(jwks())
+    source.read()
+    assert (len(source.keys), told[1:]) == (len(KEYS), [None])
