@@ -98,8 +98,8 @@ class KnownTenant:
 
 class KnownUser:
     """A user of a tenant. `view` is what was found, None: it is there no more; `read_at` as of which revision.
-    `remembered`: the digest of a password that was right, and when. `is_bearer`: it was never there as far as we know,
-    and its clients have come by tokens alone."""
+    `remembered`: the digest of a password that was right, and when. `is_bearer`: it is not there as far as we know, and
+    since then clients of it have come by tokens alone."""
 
     __slots__ = ("__weakref__", "is_bearer", "name", "read_at", "remembered", "tenant", "view")
 
@@ -158,6 +158,8 @@ class Memory:
             user.is_bearer = True
             if known.revision > revision:
                 self.stale[tenant, name] = None
+        elif user.view is None and user.read_at <= revision:
+            user.is_bearer = True  # it was deleted, and comes anew: as one that was never there
         return user
 
     def came(self, user: KnownUser) -> None:

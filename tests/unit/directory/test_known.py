@@ -131,6 +131,27 @@ def test_who_was_made_while_it_came_by_a_token_is_read_once_more() -> None:
     assert known.user("acme", "gw") is None
 
 
+def test_who_was_deleted_and_comes_again_by_a_token_alone_is_as_one_that_was_never_there() -> None:
+    """It is known a while longer than it is there; else it would come in, might do nothing, and be put out again."""
+    known = memory()
+    known.learn(found(5, tenant(), user()))
+    known.learn(found(6, tenant(), None))
+    at, there = known.tenant("acme"), known.user("acme", "gw")
+    assert at is not None
+    assert there is not None
+    assert there.closed() == "user_deleted"
+    assert not at.rules.grants_of_token("acme/gw", "c", None).allows(WRITE, b"a")
+    assert known.bearer("acme", "gw", 5) is there
+    assert there.closed() == "user_deleted", "it was there as of a later revision"
+    assert known.bearer("acme", "gw", 6) is there
+    assert there.closed() == ""
+    assert at.rules.grants_of_token("acme/gw", "c", None).allows(WRITE, b"a")
+    assert not at.rules.grants("acme/gw", "c").allows(WRITE, b"a"), "without the token it is nobody"
+    known.learn(found(7, tenant(), user(disabled=True)))
+    assert known.bearer("acme", "gw", 6) is there
+    assert there.closed() == "user_disabled"
+
+
 def test_what_is_not_there_is_not_kept() -> None:
     known = memory()
     assert not known.learn(found(1, None, None))
