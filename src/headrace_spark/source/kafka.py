@@ -88,7 +88,10 @@ class Cluster:
 def _cluster(url: ClusterUrl, timeout_s: float) -> Cluster:
     """Return what this thread knows of a cluster; a process that was forked begins anew."""
     known: dict[object, Cluster] = _OF_THREAD.__dict__.setdefault(f"of {os.getpid()}", {})
-    return known.setdefault((url, timeout_s), Cluster(url, timeout_s))
+    found = known.get((url, timeout_s))
+    if found is None:  # a client of Kafka is made for it
+        found = known[url, timeout_s] = Cluster(url, timeout_s)
+    return found
 
 
 def kafka_journals(location: str, timeout_s: float) -> list[KafkaLog]:

@@ -10,6 +10,7 @@ import pytest
 from headrace.storage.kafka.envelope import Epoch
 from headrace.storage.kafka.log_fold import Standing
 from headrace_spark.base.errors import BadOption
+from headrace_spark.source import kafka
 from headrace_spark.source.kafka_address import KafkaAddress, Known, is_begun, is_kafka, location_of
 from headrace_spark.source.options import SourceOptions
 
@@ -57,3 +58,13 @@ def test_commas_between_brokers_are_none_between_journals() -> None:
 def test_what_is_no_location_is_refused(location: str) -> None:
     with pytest.raises(BadOption, match="kafka://HOST:PORT"):
         KafkaAddress.parse(location)
+
+
+def test_a_thread_makes_one_client_for_a_cluster_however_often_it_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[object]()
+    monkeypatch.setattr(kafka, "Topics", lambda *_: made.append(None))
+    url = KafkaAddress.parse("kafka://a:1/looked-at-twice").url
+    assert kafka._cluster(url, 1.0) is kafka._cluster(url, 1.0)
+    assert len(made) == 1
+    kafka._cluster(url, 2.0)
+    assert len(made) == 2
