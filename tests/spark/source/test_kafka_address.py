@@ -60,7 +60,9 @@ def test_what_is_no_location_is_refused(location: str) -> None:
         KafkaAddress.parse(location)
 
 
-def test_a_thread_makes_one_client_for_a_cluster_however_often_it_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_makes_one_client_for_a_cluster_however_often_it_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = list[object]()
     monkeypatch.setattr(kafka, "Topics", lambda *_: made.append(None))
     url = KafkaAddress.parse("kafka://a:1/looked-at-twice").url

@@ -80,7 +80,7 @@ def test_a_broker_that_knows_a_lower_end_than_was_told_is_not_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A new leader learns late what all replicas have: until then it gives less than the one before it has given."""
-    later = [Message(0), Message(1), end_at(2)], [], [Message(2), Message(3)]
+    later: tuple[list[Any], ...] = [Message(0), Message(1), end_at(2)], [], [Message(2), Message(3)]
     assert [at for at, _ in reader_of(monkeypatch, *later, timeout_s=60).records(0, 4)] == [0, 1, 2, 3]
     never = reader_of(monkeypatch, [Message(0), end_at(1)]).records(0, 4)
     assert next(never) == (0, b"x")
