@@ -50,7 +50,8 @@ class Supervisor:
         self._stopping = False
         self._begun = False  # all workers were ready once
         self._status = 0
-        self._away: dict[int, int] = {}  # worker -> the status with which it ended, until it serves again
+        # Worker -> the highest status with which it ended, until it serves again: what is missing still is.
+        self._away: dict[int, int] = {}
         self._runs = 0
         self._looked_s = time.monotonic()
         self._looking: asyncio.TimerHandle | None = None
@@ -196,7 +197,7 @@ class Supervisor:
             self._status = status if status > 0 else 1
             self.stop()
             return
-        self._away[member.index] = status
+        self._away[member.index] = max(status, self._away.get(member.index, status))
         pause_s = member.pause_s()
         self._log.error(
             "a worker has ended; it is started again",

@@ -19,14 +19,20 @@ from headrace.workers.control import PREPARED, READY, RECOVERING, STARTING, STOP
 from headrace.workers.member import HUNG_S, Member
 from headrace.workers.supervisor import SILENT_S, Supervisor
 
-# A worker that says what it is told to: one letter a state, `!` ends it with status 3, `-` waits for ever.
+# A worker that says what it is told to: one letter a state, `!` ends it with status 3, as SIGUSR1 does, `?` with 1, `-`
+# waits for ever.
 SCRIPT = """
 import os, signal, socket, sys, time
 end = socket.socket(fileno=int(sys.argv[1]))
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(sys.argv[3])))
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(3))
 for letter in sys.argv[2]:
     if letter == "!":
         sys.exit(3)
+    if letter == "?":
+        sys.exit(1)
+    if letter == "-":
+        break
     if letter == "g":
         assert end.recv(99) == b"go"
     else:
@@ -303,19 +309,36 @@ def test_one_that_does_not_end_well_is_told_by_the_status() -> None:
 
 def test_one_that_has_failed_and_is_not_back_is_told_by_the_status() -> None:
     """Its journal may have been moved away: whoever started us must know (status 3)."""
-    crew = Crew(["opgr", "opgr"], ["opgr!", "o-"])
+    crew = Crew(["opgr", "opgr"], ["opgr", "o-"])
 
     async def look(supervisor: Supervisor) -> None:
-        await crew.until(lambda: crew.heard == ["ready"] and crew.members[1].starts == 2)
+        await crew.until(lambda: crew.heard == ["ready"])
+        crew.members[1].send(signal.SIGUSR1)
+        await crew.until(lambda: crew.members[1].starts == 2)
+        supervisor.stop()
+
+    assert crew.run(look) == 3
+
+
+def test_what_one_has_failed_for_is_not_forgotten_for_what_it_fails_for_next() -> None:
+    """Its journal is away still, whatever has ended the worker of now: another start would begin anew in its place."""
+    crew = Crew(["opgr", "opgr"], ["opgr", "?", "o-"])
+
+    async def look(supervisor: Supervisor) -> None:
+        await crew.until(lambda: crew.heard == ["ready"])
+        crew.members[1].send(signal.SIGUSR1)
+        await crew.until(lambda: crew.members[1].starts == 3)
         supervisor.stop()
 
     assert crew.run(look) == 3
 
 
 def test_one_that_has_failed_and_is_back_is_forgotten() -> None:
-    crew = Crew(["opgr"], ["opgr!", "opgr"])
+    crew = Crew(["opgr"], ["opgr", "opgr"])
 
     async def look(supervisor: Supervisor) -> None:
+        await crew.until(lambda: crew.heard == ["ready"])
+        crew.members[1].send(signal.SIGUSR1)
         await crew.until(lambda: crew.members[1].starts == 2 and crew.members[1].state == READY)
         supervisor.stop()
 
