@@ -48,7 +48,6 @@ TESTED_TOGETHER = {
     "tests/faults/stores/test_hbase.py": [
         "headrace/stores/hbase/gateway.py",
         "headrace/stores/hbase/put_batches.py",
-        "headrace/stores/hbase/store.py",
         "headrace/stores/hbase/table.py",
     ],
     "tests/unit/core/storing/test_storing.py": [

@@ -49,6 +49,7 @@ class Gateway:
         self._call_s = call_s
         self._client: TClient | None = None
         self._socket: socket.socket | None = None
+        self._has_ended = False
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Return the answer to a call. Raises HBaseError."""
@@ -56,6 +57,8 @@ class Gateway:
             client = self._client
             if client is None:
                 client = self._client = self._connected()
+            if self._has_ended:
+                raise ConnectionError("the store is closed")
             return getattr(client, method)(*arguments)
         except TYPES.TIOError as error:
             raise _refusal(str(error.message)) from None
@@ -70,7 +73,9 @@ class Gateway:
             raise
 
     def _connected(self) -> TClient:
-        """Return a client of the next gateway."""
+        """Return a client of the next gateway. Raises OSError."""
+        if self._has_ended:
+            raise ConnectionError("the store is closed")
         place = self._places[self._next % len(self._places)]
         self._next += 1
         connection = self._socket = socket.create_connection(place, CONNECT_S)
@@ -78,6 +83,11 @@ class Gateway:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport = TCyBufferedTransportFactory().get_transport(TSocket(sock=connection))
         return TClient(TYPES.THBaseService, TCyBinaryProtocolFactory().get_protocol(transport))
+
+    def end(self) -> None:
+        """End the connection, and make no other one: whatever is called from now on fails."""
+        self._has_ended = True
+        self.close()
 
     def close(self) -> None:
         """End the connection; whoever waits for an answer on another thread hears of it."""
@@ -121,17 +131,17 @@ class GatewayPool:
 
     def _work(self, work: Callable[[Gateway], Any]) -> Any:
         """Do something over the connection of this thread."""
-        if self._closed:
-            raise HBaseError("closed", "the store is closed", answered=False)
         gateway: Gateway | None = getattr(self._own, "gateway", None)
         if gateway is None:
             gateway = self._own.gateway = Gateway(self._places, self._call_s, len(self._gateways))
             self._gateways.append(gateway)
+        if self._closed:  # else it is among those that are ended when it is
+            raise HBaseError("closed", "the store is closed", answered=False)
         return work(gateway)
 
     def close(self) -> None:
         """End all connections; no thread is waited for."""
         self._closed = True
         for gateway in list(self._gateways):
-            gateway.close()
+            gateway.end()
         self._threads.shutdown(wait=False, cancel_futures=True)

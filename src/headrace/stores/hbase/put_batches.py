@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 from headrace.stores.hbase.gateway import GatewayPool, HBaseError
@@ -22,8 +23,12 @@ _Put = tuple[list[Any], int, "asyncio.Future[None]"]
 class PutBatches:
     """The puts that wait, and those under way: `most` batches at once."""
 
-    def __init__(self, table: Table, pool: GatewayPool, most: int) -> None:
+    def __init__(
+        self, table: Table, pool: GatewayPool, most: int, contain: Callable[[Exception], None]
+    ) -> None:
+        """Begin with none. `contain` gets what should not have been raised."""
         self.calls = 0
+        self._contain = contain
         self._table = table
         self._pool = pool
         self._free = most
@@ -82,6 +87,9 @@ class PutBatches:
             await self._pool.run(lambda gateway: self._table.put(gateway, rows))
         except HBaseError as error:
             return error
+        except Exception as error:  # noqa: BLE001  whatever it is, those that wait are told, and the next batch is sent
+            self._contain(error)
+            return HBaseError(type(error).__name__, str(error), answered=False)
         return None
 
 

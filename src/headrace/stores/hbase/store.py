@@ -35,11 +35,13 @@ from headrace.stores.hbase.address import HBaseAddress
 from headrace.stores.hbase.gateway import CALL_S, GatewayPool, HBaseError
 from headrace.stores.hbase.put_batches import PutBatches
 from headrace.stores.hbase.stream_log import StreamLog
-from headrace.stores.hbase.table import Table
+from headrace.stores.hbase.table import DELETES_AT_ONCE, Table, row_end, row_of
 from headrace.stores.names import HBaseNames
 
 UNDER_WAY_MAX: Final = 8 << 20  # bytes of entries without an answer
 READ_MAX: Final = 128  # entries of one read
+READ_FIRST: Final = 16  # of them, after which it is known whether they are
+SMALL: Final = 32 << 10  # bytes
 SCAN_STREAMS: Final = 50  # of one scan
 KNOWN_MAX: Final = (
     50_000  # streams of which is remembered what they have; others are read again when they are put into
@@ -108,7 +110,7 @@ class HBaseStore(QueueStore):
         self._putting = GatewayPool(places, PUTTING, "hbase-store-put", call_s)
         self._asking = GatewayPool(places, ASKING, "hbase-store-ask", call_s)
         self._looking = GatewayPool(places, 1, "hbase-store-look", call_s)
-        self._batches = PutBatches(self._table, self._putting, PUTTING)
+        self._batches = PutBatches(self._table, self._putting, PUTTING, contain)
         self._streams: dict[bytes, Stream] = {}
         self._was_there = False
         self._doubt = ""
@@ -184,8 +186,8 @@ class HBaseStore(QueueStore):
 
         async def job(stream: Stream) -> None:
             floor = 0 if stream.log is None else stream.log.floor
-            found = await self._ask(self._table.entries, stream.start, max(first, floor), up_to)
-            listener.read_back(number, DONE, up_to, list(found), list(found.values()))
+            found, end = await self._read(stream.start, max(first, floor), up_to)
+            listener.read_back(number, DONE, end, list(found), list(found.values()))
 
         self._do(name, job, lambda outcome: listener.read_back(number, outcome, 0, [], []))
 
@@ -194,9 +196,9 @@ class HBaseStore(QueueStore):
             log = await self._known(stream)
             if log is not None:
                 log.trim(floor)
-                blocks = log.needless_rows()
-                await self._ask(self._table.delete_rows, stream.start, blocks)
-                log.block = blocks.stop
+                while blocks := log.needless_rows()[:DELETES_AT_ONCE]:
+                    await self._ask(self._table.delete_rows, stream.start, blocks)
+                    log.block = blocks.stop
 
         self._finish(number, name, job)
 
@@ -204,7 +206,11 @@ class HBaseStore(QueueStore):
         async def job(stream: Stream) -> None:
             block = 0 if stream.log is None else stream.log.block
             stream.is_known = False
-            await self._ask(self._table.delete_stream, stream.start, block)
+            start = row_of(stream.start, block)
+            while (
+                start
+            ):  # in slices: others have their turns between, and who gives it up leaves one of them behind
+                start = await self._ask(self._table.delete_from, stream.start, start)
             stream.log, stream.is_known = None, True
 
         self._finish(number, name, job)
@@ -319,9 +325,11 @@ class HBaseStore(QueueStore):
                 log = None
         if log is None:
             log = StreamLog()
-        block = log.reopen()
-        log.note(await self._ask(self._table.serials, stream.start, block))
-        stream.log = log if log.last else None
+        start = row_of(stream.start, log.reopen())
+        while start:  # what is found out of a long one counts though there was no time for the rest
+            serials, start = await self._ask(self._table.serials, stream.start, start)
+            log.note(serials)
+            stream.log = log if log.last else None
         stream.is_known = True
         return stream.log
 
@@ -342,6 +350,16 @@ class HBaseStore(QueueStore):
         log.note(range(first, first + len(entries)))
         stream.is_known = True
         return DONE
+
+    async def _read(self, start: bytes, first: int, up_to: int) -> tuple[dict[int, bytes], int]:
+        """Return the entries between two serial numbers, and up to where: a few, and the others only if these are small,
+        since entries of 128 MiB at once are too much for everybody on the way."""
+        few = min(up_to, first + READ_FIRST - 1, row_end(first))
+        found = await self._ask(self._table.entries, start, first, few)
+        if few < up_to and max(map(len, found.values()), default=0) <= SMALL:
+            found |= await self._ask(self._table.entries, start, few + 1, up_to)
+            few = up_to
+        return found, few
 
     async def _look(self, stream: Stream) -> FoundInStream | None:
         """Look what is in a stream, and at its last entry itself; None if there is no stream."""
@@ -364,31 +382,42 @@ class HBaseStore(QueueStore):
         backoff = Backoff(*AGAIN_S)
         while True:
             try:
-                await self._looking.run(self._table.reach)
-            except HBaseError as error:
-                self._why_not = str(error)
-                if error.answered:
-                    await self._make_if_absent()
-                await asyncio.sleep(backoff.next_s())
-                continue
+                if not await self._reaches():
+                    await asyncio.sleep(backoff.next_s())
+                    continue
+                self._is_there(backoff)
             except Exception as error:  # noqa: BLE001  whatever it is, HBase is tried again
                 self._why_not = f"{type(error).__name__}: {error}"
                 self.contain(error)
                 await asyncio.sleep(backoff.next_s())
                 continue
-            had_room = not self._why_not
-            self._why_not = ""
-            self._was_there = True
-            if not had_room:
-                backoff.lasted(AGAIN_S[1])
-                if self.listener is not None:
-                    self.listener.has_room()
             self._look_now.clear()
             try:
                 await asyncio.wait_for(self._look_now.wait(), LOOK_S)
             except TimeoutError:
                 continue
             await asyncio.sleep(AGAIN_S[0])  # many faults, one look
+
+    async def _reaches(self) -> bool:
+        """Return whether HBase answers; where its table is not there, it is made."""
+        try:
+            await self._looking.run(self._table.reach)
+        except HBaseError as error:
+            self._why_not = str(error)
+            if error.answered:
+                await self._make_if_absent()
+            return False
+        return True
+
+    def _is_there(self, backoff: Backoff) -> None:
+        """Note that HBase answers."""
+        had_room = not self._why_not
+        self._why_not = ""
+        self._was_there = True
+        if not had_room:
+            backoff.lasted(AGAIN_S[1])
+            if self.listener is not None:
+                self.listener.has_room()
 
     async def _make_if_absent(self) -> None:
         """Make the table, unless it is there; where it was there before, say that somebody has deleted it."""

@@ -35,6 +35,11 @@ def row_of(stream: bytes, block: int) -> bytes:
     return b"%s%014x" % (stream, block)
 
 
+def row_end(serial: int) -> int:
+    """Return the last serial number of the row that one is in."""
+    return serial | _IN_BLOCK
+
+
 def _end_of(stream: bytes) -> bytes:
     """Return the first key behind all rows of a stream."""
     return stream[:-1] + _AFTER_SLASH
@@ -96,9 +101,20 @@ class Table:
 
     # What is there
 
-    def _scan(self, gateway: Gateway, start: bytes, stop: bytes, count: int, only: bytes | None) -> list[Any]:
-        """Return so many rows between two keys, the second one excluded. Raises HBaseError."""
+    def _scan(
+        self,
+        gateway: Gateway,
+        start: bytes,
+        stop: bytes,
+        count: int,
+        only: bytes | None,
+        numbers: range | None = None,
+    ) -> list[Any]:
+        """Return so many rows between two keys, the second one excluded; of `numbers` in each alone, if they are given.
+        Raises HBaseError."""
         scan = TYPES.TScan(startRow=start, stopRow=stop, caching=count, limit=count, filterString=only)
+        if numbers is not None and len(numbers) <= _IN_BLOCK:
+            scan.columns = [TYPES.TColumn(family=FAMILY, qualifier=_QUALIFIERS[number]) for number in numbers]
         found: list[Any] = gateway.call("getScannerResults", self._name, scan, count)
         return found
 
@@ -108,26 +124,24 @@ class Table:
             return _block_of(found.row, stream)
         return None
 
-    def serials(self, gateway: Gateway, stream: bytes, block: int) -> list[int]:
-        """Return the serial numbers of all entries from a block on, in order. Raises HBaseError."""
-        start, serials = row_of(stream, block), []
-        while True:
-            rows = self._scan(gateway, start, _end_of(stream), ROWS_AT_ONCE, _KEYS_ALONE)
-            for row in rows:
-                serials += [serial for serial, _ in _cells_of(row, stream)]
-            if len(rows) < ROWS_AT_ONCE:
-                return serials
-            start = rows[-1].row + b"\0"
+    def serials(self, gateway: Gateway, stream: bytes, start: bytes) -> tuple[list[int], bytes]:
+        """Return the serial numbers of the entries in some rows from a key on, in order, and where to go on, b"" at the
+        end. Raises HBaseError."""
+        rows = self._scan(gateway, start, _end_of(stream), ROWS_AT_ONCE, _KEYS_ALONE)
+        serials = [serial for row in rows for serial, _ in _cells_of(row, stream)]
+        return serials, _behind(rows, ROWS_AT_ONCE)
 
     def entries(self, gateway: Gateway, stream: bytes, first: int, last: int) -> dict[int, bytes]:
-        """Return the entries between two serial numbers, both included, as far as they are there. Raises HBaseError."""
+        """Return the entries between two serial numbers, both included, as far as they are there: of one row these alone
+        are read, of several whole rows. Raises HBaseError."""
         if first > last:  # trimmed meanwhile
             return {}
         lowest, highest = first >> BLOCK_SHIFT, last >> BLOCK_SHIFT
         start, stop = row_of(stream, lowest), row_of(stream, highest + 1)
+        numbers = range(first & _IN_BLOCK, (last & _IN_BLOCK) + 1) if lowest == highest else None
         return {
             serial: entry
-            for row in self._scan(gateway, start, stop, highest - lowest + 1, None)
+            for row in self._scan(gateway, start, stop, highest - lowest + 1, None, numbers)
             for serial, entry in _cells_of(row, stream)
             if first <= serial <= last
         }
@@ -135,19 +149,16 @@ class Table:
     # Deleting
 
     def delete_rows(self, gateway: Gateway, stream: bytes, blocks: range) -> None:
-        """Delete rows of a stream. Raises HBaseError, after which some may be there."""
-        for at in range(0, len(blocks), DELETES_AT_ONCE):
-            self._delete(gateway, [row_of(stream, block) for block in blocks[at : at + DELETES_AT_ONCE]])
+        """Delete rows of a stream, `DELETES_AT_ONCE` at most. Raises HBaseError, after which some may be there."""
+        self._delete(gateway, [row_of(stream, block) for block in blocks])
 
-    def delete_stream(self, gateway: Gateway, stream: bytes, block: int) -> None:
-        """Delete all rows of a stream from a block on. Raises HBaseError, after which some may be there."""
-        start = row_of(stream, block)
-        while True:
-            rows = self._scan(gateway, start, _end_of(stream), DELETES_AT_ONCE, _ROWS_ALONE)
-            if not rows:
-                return
+    def delete_from(self, gateway: Gateway, stream: bytes, start: bytes) -> bytes:
+        """Delete some rows of a stream from a key on; returns where to go on, b"" at the end. Raises HBaseError, after
+        which some may be there."""
+        rows = self._scan(gateway, start, _end_of(stream), DELETES_AT_ONCE, _ROWS_ALONE)
+        if rows:
             self._delete(gateway, [row.row for row in rows])
-            start = rows[-1].row + b"\0"
+        return _behind(rows, DELETES_AT_ONCE)
 
     def _delete(self, gateway: Gateway, rows: list[bytes]) -> None:
         left = gateway.call("deleteMultiple", self._name, [TYPES.TDelete(row=row) for row in rows])
@@ -173,6 +184,11 @@ class Table:
                 names.append(found[1])
                 start = _end_of(found[0])
         return names, start.decode("latin-1")
+
+
+def _behind(rows: list[Any], most: int) -> bytes:
+    """Return where a scan goes on behind these rows, b"" if it found less than it asked for."""
+    return rows[-1].row + b"\0" if len(rows) >= most else b""
 
 
 def _block_of(row: bytes, stream: bytes) -> int | None:
