@@ -97,8 +97,8 @@ MUTATIONS = {
     ),
     "generations are used again": (
         "stored_queue",
-        "max(self.used, self.rows.generation, base) + 1",
-        "max(self.rows.generation, base) + 1",
+        "max(self.used, self.rows.generation, least) + 1",
+        "max(self.rows.generation, least) + 1",
     ),
     "streams of a history that was cut off are gone on with": (
         "storing",
