@@ -271,14 +271,18 @@ class Accounts:
         if asking.user is not None and not is_known:
             asking.user, asking.unknown_at = None, account.revision
             return self._ask(asking)
-        if not account.is_open:
+        held = account.held
+        if asking.unknown_at is not None:
+            held = self._directory.bearer(asking.tenant, asking.bearer, asking.unknown_at)
+        if not account.is_open or self._directory.closed(
+            asking.tenant, asking.bearer
+        ):  # made, and disabled since
             return self._refuse(request, asking.bearer, rc.NOT_AUTHORIZED, "disabled")
         known = Known(JWT)
         known.claims = claims
         answer = self._welcome(request, asking.bearer, known, account)
         if not isinstance(answer, int):
-            if asking.unknown_at is not None:
-                known.held = self._directory.bearer(asking.tenant, asking.bearer, asking.unknown_at)
+            known.held = held
             self.expiring.add(request.link, claims.until_s)
         return answer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +11,16 @@ import pytest
 from broker_process import wait_until
 from harness import Client, Harness
 from headrace.core.inbound.pace import Meter
-from headrace.core.ports.directory import Account, Directory, Grants, Inquiry, Rules, Secrets
+from headrace.core.ports.directory import (
+    Account,
+    Directory,
+    Grants,
+    Inquiry,
+    Rules,
+    Secrets,
+    TokenClaims,
+    Tokens,
+)
 from headrace.core.ports.limits import NO_LIMIT, Limits
 from headrace.core.records.message import Message
 from headrace.core.records.record import DROP_NOT_ACCEPTED
@@ -170,12 +180,12 @@ class Late(Directory):
 class Door:
     """A broker whose access control goes by a late directory."""
 
-    def __init__(self, patience_s: float = 8.0) -> None:
+    def __init__(self, patience_s: float = 8.0, tokens: Tokens | None = None) -> None:
         self.harness, self.loop, self.directory = Harness(), Loop(), Late()
         self.harness.worker.tenancy = ByName()
-        settings = AccessSettings(patience_s=patience_s)
+        settings = AccessSettings(patience_s=patience_s, chain=("password",) if tokens is None else ("jwt",))
         audit = Audit(lambda *_, **__: None)
-        self.access = DirectoryAccess(self.directory, settings, audit, self.loop)
+        self.access = DirectoryAccess(self.directory, settings, audit, self.loop, tokens)
         self.harness.worker.guard(self.access)
 
     @property
@@ -531,3 +541,26 @@ def test_messages_live_no_longer_than_their_tenant_allows(door: Door) -> None:
         (b"t", 60),
         (b"w", 60),
     ]
+
+
+class AnyToken(Tokens):
+    def looks_like(self, password: bytes) -> bool:
+        return True
+
+    def verify(self, tenant: str, user: str, token: bytes) -> TokenClaims | str:
+        return TokenClaims(time.time() + 3600, None)
+
+
+@pytest.mark.parametrize("why", ["", "user_disabled"])
+def test_who_was_nobody_when_its_token_was_looked_at_and_is_disabled_by_now_stays_outside(why: str) -> None:
+    """What has changed since was told to those who were connected then: nobody would look at it again."""
+    door = Door(tokens=AnyToken())
+    door.directory.of[BLUE] = Lines({})
+    link = door.signs_in(f"{BLUE}/gw", b"a token")
+    door.directory.answer(0)
+    wait_until(lambda: len(door.loop.calls) > 1, "the token is looked at", SECONDS)
+    door.loop.run()
+    door.directory.why = why
+    door.directory.answer(0)
+    assert (link.grants is None) == (why != "")
+    door.access.close()
