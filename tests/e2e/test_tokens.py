@@ -158,6 +158,21 @@ def test_a_user_that_is_made_and_disabled_later_is_put_out(hub: Hub, clients: Cl
     comes(hub, clients, "acme/later", token(sub="later"), "later", expect=NOT_AUTHORIZED)
 
 
+def test_a_user_that_is_deleted_is_put_out_once_and_comes_again_by_its_token(
+    hub: Hub, clients: Clients
+) -> None:
+    hub.store.users.create(ME, "acme", "leaver", b"secret")
+    brought = token(sub="leaver", acl=UP)
+    before = comes(hub, clients, "acme/leaver", brought, "leaver")
+    hub.store.users.delete(ME, "acme", "leaver")
+    assert before.expect(DISCONNECT, WITHIN_S).reason == NOT_AUTHORIZED
+    after = comes(hub, clients, "acme/leaver", brought, "leaver")
+    assert code(after, "up/leaver/x") == 0
+    hub.store.users.create(ME, "acme", "somebody", b"secret")  # all are judged anew
+    comes(hub, clients, "acme/somebody", b"secret", "somebody")
+    assert code(after, "up/leaver/x") == 0
+
+
 def test_what_a_token_has_brought_counts_for_a_will_when_its_client_has_gone(
     hub: Hub, clients: Clients
 ) -> None:
