@@ -89,14 +89,7 @@ def resume(
         position = kafka
     if position.journal != now.uuid:
         return Resumed(now.complete, 0, "nothing is known of this journal: it is sent from its beginning")
-    offset = position.offset
-    if position.epoch > now.epoch:
-        raise OtherJournal(f"it was in epoch {position.epoch} up to offset {offset}, and is in {now.epoch}")
-    if (
-        position.epoch < now.epoch
-    ):  # records at and behind where it was cut are others than those that were sent
-        cut = min((start for start, epoch in now.epochs if epoch > position.epoch), default=now.end)
-        offset = min(offset, cut)
+    offset = _known_up_to(position, now)
     if offset > now.end:
         why = f"the journal ends at {now.end}, and was sent up to {offset}: it lost its end, or is an older copy"
         offset = now.end
@@ -110,3 +103,15 @@ def resume(
         lost = now.complete - offset
         return Resumed(now.complete, lost, f"{lost} offsets of the journal went before they were sent")
     return Resumed(offset, 0, why)
+
+
+def _known_up_to(position: Position, now: JournalNow) -> int:
+    """Return the offset up to which the records are those that were sent: at and behind where the journal was cut since
+    they are others. Raises OtherJournal."""
+    offset = position.offset
+    if position.epoch > now.epoch:
+        raise OtherJournal(f"it was in epoch {position.epoch} up to offset {offset}, and is in {now.epoch}")
+    if position.epoch == now.epoch:
+        return offset
+    cut = min((start for start, epoch in now.epochs if epoch > position.epoch), default=now.end)
+    return min(offset, cut)
