@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -75,11 +73,10 @@ def test_two_types_with_one_address_share_a_store_that_is_named_without_its_pass
 def test_streams_that_an_owner_begins_have_names_of_its_own() -> None:
     def look(stores: OpenStores) -> None:
         for owner in (0, 5, 6):
-            broker: Any = Mock()
-            broker.fold.epochs, broker.fold.in_stores = [(0, 0)], {}
-            broker.stored.storings = [("", Mock())]
+            broker = Harness().broker
             stores.lend(broker, UUID, owner)
-            assert broker.keep_queues_in.call_args.args[2].least == owner << 20
+            assert broker.stored is not None
+            assert [storing._least for _, storing in broker.stored.storings] == [owner << 20]
 
     with_stores(QueuesConfig(device=NOWHERE), look)
 
