@@ -154,10 +154,16 @@ class Draining:
         self._take(wish)
 
     def _look(self, told: Path) -> None:
-        """Take over what another worker was told. A file that is not there says nothing: somebody cleans up in /tmp."""
+        """Take over what another worker was told. A file that is not there says nothing, and is made again with what this
+        one was told: somebody cleans up in /tmp."""
         text = b""
-        with suppress(OSError):
+        try:
             text = told.read_bytes().strip()
+        except FileNotFoundError:
+            with suppress(OSError):  # as that of a directory that is not made again yet
+                _write(told, self._text, os.O_CREAT | os.O_EXCL)
+        except OSError:
+            pass
         if text and text != self._text:
             self._text = text
             self._take(msgspec.json.decode(text, type=Wish))

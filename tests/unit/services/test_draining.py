@@ -163,8 +163,11 @@ def test_other_workers_hear_of_it_and_share_the_rate(tmp_path: Path) -> None:
     told.unlink()  # somebody cleans up in /tmp
     again.pass_time(2 * LOOK_S)
     assert again.draining.trouble
+    late = Rig(5, 2, told)  # and one is started again behind that
+    late.pass_time(2 * LOOK_S)
+    assert late.draining.trouble
     one.draining.end()
-    for rig in (other, again):
+    for rig in (other, again, late):
         rig.pass_time(2 * LOOK_S)
         assert (rig.draining.trouble, rig.entrance.refuses) == ("", False)
 
