@@ -220,8 +220,7 @@ class Sharing:
 
     def _hear(self, records: list[Record]) -> None:
         roster = self._enrolment.roster
-        for offset, key, value in records:
-            roster.take(offset, key, value)
+        roster.take_all(records)
         if self._is_resting:
             return
         self._look()

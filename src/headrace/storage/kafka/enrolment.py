@@ -58,8 +58,7 @@ class Enrolment:
     def enter(self, entry: NodeEntry, within_s: float = DEAD_WITHIN_S) -> None:
         """Enter the roster. Raises NotAdmitted, KafkaUnusable."""
         taken = wait_for_absence(self._url, self._url.shards, lambda name: name == self.member, within_s)
-        for record in self._registry.read():
-            self.roster.take(*record)
+        self.roster.take_all(self._registry.read())
         if taken:
             other = self.roster.nodes.get(self.node)
             at = "" if other is None else f", at {other.entry.peer}"

@@ -116,28 +116,33 @@ class Registry:
             found = [_record(message) for message in messages if message.error() is None]
             if found:
                 deliver(found)
-        with suppress(KafkaException, RuntimeError, MemoryError):  # what is not sent stays in the outbox
-            self._send()
+        self._send()
 
     def _made(self) -> Producer:
         return Producer({**self._url.client, "acks": "all", "enable.idempotence": True})
 
     def _send(self) -> None:
-        while self._outbox:
-            told = self._outbox[0]
-            delivered = partial(self._on_delivered, told)
-            try:
-                self._producer.produce(
-                    self._url.owners, key=told.key, value=told.value, partition=0, on_delivery=delivered
-                )
-            except BufferError:
-                break  # it is tried again
-            except KafkaException as error:
-                if error.args[0].fatal():
-                    self._begin_anew()
-                break
-            self._outbox.popleft()
-        self._producer.poll(0)
+        """Send what was told; what cannot be sent for a moment stays in the outbox."""
+        with suppress(KafkaException, RuntimeError, MemoryError):
+            while self._outbox and self._is_taken(self._outbox[0]):
+                self._outbox.popleft()
+            self._producer.poll(0)
+
+    def _is_taken(self, told: _Told) -> bool:
+        """Return whether the client takes a record. Raises KafkaException where there is no other client for one that
+        does not go on."""
+        delivered = partial(self._on_delivered, told)
+        try:
+            self._producer.produce(
+                self._url.owners, key=told.key, value=told.value, partition=0, on_delivery=delivered
+            )
+        except BufferError:
+            return False
+        except KafkaException as error:
+            if error.args[0].fatal():
+                self._begin_anew()
+            return False
+        return True
 
     def _begin_anew(self) -> None:
         """Send what Kafka has not confirmed with another producer: an idempotent one does not go on after some errors."""
@@ -176,12 +181,15 @@ def roster_now(url: ClusterUrl, topic_id: str) -> Roster:
     """Return the roster of a cluster as it is now. Raises KafkaUnusable."""
     registry = Registry(url)
     try:
-        roster = Roster(topic_id)
-        for record in registry.read():
-            roster.take(*record)
-        return roster
+        return _roster_of(registry, topic_id)
     finally:
         registry.close()
+
+
+def _roster_of(registry: Registry, topic_id: str) -> Roster:
+    roster = Roster(topic_id)
+    roster.take_all(registry.read())
+    return roster
 
 
 def remove_node(url: ClusterUrl, topic_id: str, name: str) -> str:
@@ -189,9 +197,7 @@ def remove_node(url: ClusterUrl, topic_id: str, name: str) -> str:
     UnknownNode, NodeLives, KafkaUnusable."""
     registry = Registry(url)
     try:
-        roster = Roster(topic_id)
-        for record in registry.read():
-            roster.take(*record)
+        roster = _roster_of(registry, topic_id)
         known = roster.nodes.get(name)
         if known is None:
             raise UnknownNode(name, sorted(roster.nodes))

@@ -16,7 +16,7 @@ record that makes no sense, are passed over. All of it is a hint to whoever look
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -79,6 +79,11 @@ class Roster:
     late: set[int] = field(default_factory=set)
     """The shards of which somebody has told who is not their owner any more: the topic keeps that until the owner tells
     again."""
+
+    def take_all(self, records: Iterable[tuple[int, bytes | None, bytes | None]]) -> None:
+        """Take records, each as Kafka offset, key and value."""
+        for record in records:
+            self.take(*record)
 
     def take(self, offset: int, key: bytes | None, value: bytes | None) -> None:
         """Take the record at a Kafka offset."""
