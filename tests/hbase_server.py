@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker_process import free_port
+from engine_jars import engine_jars
 from headrace.stores.hbase.address import parse
 from headrace.stores.hbase.gateway import TYPES, Gateway, HBaseError
 from headrace.stores.hbase.table import Table
-from headrace_spark.base.jars import jars_folder
 
-ROOT: Final = Path(__file__).parents[1]
-POM: Final = ROOT / "jars" / "hbase.xml"
 VERSION: Final = "2.6.1"
 READY_S, STOP_S = 220, 30
 _OPENED: Final = (
@@ -57,20 +55,7 @@ log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %p %c: %m%n
 
 def jars() -> Path:
     """The folder with HBase's jars; fetched the first time."""
-    folder = jars_folder().parent / f"hbase-{VERSION}"
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-            command = ["mvn", "-B", "-q", "-U", "-f", str(POM), "dependency:copy-dependencies"]
-            subprocess.run(
-                [*command, f"-DoutputDirectory={temporary}/jars", "-DincludeScope=runtime"],
-                check=True,
-                timeout=600,
-                stdin=subprocess.DEVNULL,
-            )
-            with contextlib.suppress(OSError):  # somebody else was faster
-                Path(temporary, "jars").rename(folder)
-    return folder
+    return engine_jars("hbase", VERSION)
 
 
 class HBaseServer:

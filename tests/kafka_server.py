@@ -19,12 +19,10 @@ from pathlib import Path
 from typing import Final
 
 from broker_process import free_port
+from engine_jars import engine_jars
 from headrace.storage.kafka.cluster_state import ClusterState, Replication
 from headrace.storage.kafka.cluster_url import ClusterUrl
-from headrace_spark.base.jars import jars_folder
 
-ROOT: Final = Path(__file__).parents[1]
-POM: Final = ROOT / "jars" / "kafka.xml"
 VERSION: Final = "4.3.1"
 FORMAT_S, READY_S, STOP_S = 120, 180, 30
 WITHIN_S: Final = 60.0  # for one thing that Kafka is asked
@@ -87,20 +85,7 @@ class Place:
 
 def jars() -> Path:
     """The folder with Kafka's jars; fetched the first time."""
-    folder = jars_folder().parent / f"kafka-{VERSION}"
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-            command = ["mvn", "-B", "-q", "-U", "-f", str(POM), "dependency:copy-dependencies"]
-            subprocess.run(
-                [*command, f"-DoutputDirectory={temporary}/jars", "-DincludeScope=runtime"],
-                check=True,
-                timeout=600,
-                stdin=subprocess.DEVNULL,
-            )
-            with contextlib.suppress(OSError):  # somebody else was faster
-                Path(temporary, "jars").rename(folder)
-    return folder
+    return engine_jars("kafka", VERSION)
 
 
 class KafkaUsers:
