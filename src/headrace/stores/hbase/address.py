@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import parse_qsl
+
+from headrace.stores.options import options_of
 
 SCHEME: Final = "hbase"
 OPTIONS: Final = ("regions", "ttl_s", "durability", "name")
@@ -55,7 +56,7 @@ def parse(url: str) -> HBaseAddress:
     if scheme != SCHEME:
         raise ValueError("an HBase is at hbase://HOST:PORT/PREFIX")
     rest, _, query = rest.partition("?")
-    options = _options(query)
+    options = options_of(query, OPTIONS)
     hosts, _, prefix = rest.partition("/")
     places = tuple(_place(host) for host in hosts.split(","))
     if not _PREFIX.fullmatch(prefix) or len(prefix) > PREFIX_LENGTH_MAX:
@@ -75,18 +76,6 @@ def parse(url: str) -> HBaseAddress:
         syncs=durability == "fsync",
         name=options.get("name", "") or f"hbase {prefix} {named}",
     )
-
-
-def _options(query: str) -> dict[str, str]:
-    """Return the options behind the `?`. Raises ValueError."""
-    options: dict[str, str] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in OPTIONS:
-            raise ValueError(f"option {name} is not one of {', '.join(OPTIONS)}")
-        if not value or name in options:
-            raise ValueError(f"option {name} has no value, or more than one")
-        options[name] = value
-    return options
 
 
 def _place(text: str) -> tuple[str, int]:

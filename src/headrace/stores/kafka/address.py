@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import parse_qsl
 
 from headrace.kafka_properties import Properties, read_properties
+from headrace.stores.options import options_of
 
 SCHEME: Final = "kafka"
 OPTIONS: Final = ("replication", "topics", "properties_file", "name")
@@ -58,7 +58,7 @@ def parse(url: str) -> KafkaAddress:
     if scheme != SCHEME:
         raise ValueError("a Kafka is at kafka://HOST:PORT/PREFIX")
     rest, _, query = rest.partition("?")
-    options = _options(query)
+    options = options_of(query, OPTIONS)
     hosts, _, prefix = rest.partition("/")
     if "@" in hosts:
         raise ValueError("who signs in stands in a file: option properties_file")
@@ -80,18 +80,6 @@ def parse(url: str) -> KafkaAddress:
         properties=read_properties(options.get("properties_file", ""), OURS),
         name=options.get("name", "") or f"kafka {prefix} {','.join(sorted(places))}",
     )
-
-
-def _options(query: str) -> dict[str, str]:
-    """Return the options behind the `?`. Raises ValueError."""
-    options: dict[str, str] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in OPTIONS:
-            raise ValueError(f"option {name} is not one of {', '.join(OPTIONS)}")
-        if not value or name in options:
-            raise ValueError(f"option {name} has no value, or more than one")
-        options[name] = value
-    return options
 
 
 def _number(options: dict[str, str], name: str, otherwise: int) -> int:

@@ -13,7 +13,9 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
+
+from headrace.stores.options import options_of
 
 PORT: Final = 6379
 OPTIONS: Final = ("prefix", "password_file", "replicas", "name", "ca", "certificate", "key")
@@ -83,15 +85,10 @@ def _name(places: tuple[Place, ...], database: int, prefix: str) -> str:
 
 def _options(query: str, *, is_tls: bool) -> dict[str, str]:
     """Return the options behind the `?`. Raises ValueError."""
-    options: dict[str, str] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in OPTIONS:
-            raise ValueError(f"option {name} is not one of {', '.join(OPTIONS)}")
-        if name in _OF_TLS and not is_tls:
+    options = options_of(query, OPTIONS)
+    for name in _OF_TLS:
+        if name in options and not is_tls:
             raise ValueError(f"option {name} is of rediss://")
-        if not value or name in options:
-            raise ValueError(f"option {name} has no value, or more than one")
-        options[name] = value
     if any(brace in options.get("prefix", "") for brace in "{}"):
         raise ValueError("option prefix has a brace, which would choose the slots of keys")
     return options
