@@ -99,10 +99,38 @@ class OpenStores:
     def _opened(self, key: str, address: str) -> OpenStore:
         """Return a store that begins to connect. Raises InvalidKey."""
         if is_kafka(address):
-            return _opened_kafka(key, address, self._contain, self._tenants, self._keep)
-        if is_hbase(address):
-            return _opened_hbase(key, address, self._contain)
-        return _opened_redis(key, address, self._contain)
+            kind, needs, extra = self._in_kafka, "a Kafka needs confluent-kafka", "kafka"
+        elif is_hbase(address):
+            kind, needs, extra = self._in_hbase, "an HBase needs thriftpy2", "hbase"
+        else:
+            kind, needs, extra = self._in_redis, "a Redis needs hiredis", "redis"
+        try:
+            return kind(address)
+        except ImportError:
+            message = f"{needs}, which is not installed: pip install 'headrace[{extra}]'"
+            raise InvalidKey(key, message) from None
+        except ValueError as error:
+            raise InvalidKey(key, str(error)) from None
+
+    def _in_redis(self, address: str) -> OpenStore:
+        """Return a store in a Redis. Raises ImportError, ValueError, as the others do."""
+        from headrace.stores.redis.store import RedisStore
+
+        found = redis_address.parse(address)
+        return OpenStore(RedisStore(found, self._contain), found.url, digest_of(found.name))
+
+    def _in_kafka(self, address: str) -> OpenStore:
+        from headrace.stores.kafka.store import KafkaStore
+
+        found = kafka_address.parse(address)
+        store = KafkaStore(found, self._contain, tenants=self._tenants, keep=self._keep)
+        return OpenStore(store, found.url, digest_of(found.name))
+
+    def _in_hbase(self, address: str) -> OpenStore:
+        from headrace.stores.hbase.store import HBaseStore
+
+        found = hbase_address.parse(address)
+        return OpenStore(HBaseStore(found, self._contain), found.url, digest_of(found.name))
 
     def __bool__(self) -> bool:
         """Return whether there is any."""
@@ -149,48 +177,3 @@ class OpenStores:
         """End all connections; what is under way is done or not, and found out at the next start."""
         for one in self._stores.values():
             one.store.close()
-
-
-def _opened_redis(key: str, address: str, contain: Callable[[Exception], None]) -> OpenStore:
-    """Return a store that begins to connect. Raises InvalidKey."""
-    try:
-        from headrace.stores.redis.store import RedisStore
-    except ImportError:
-        message = "a Redis needs hiredis, which is not installed: pip install 'headrace[redis]'"
-        raise InvalidKey(key, message) from None
-    try:
-        found = redis_address.parse(address)
-    except ValueError as error:
-        raise InvalidKey(key, str(error)) from None
-    return OpenStore(RedisStore(found, contain), found.url, digest_of(found.name))
-
-
-def _opened_kafka(
-    key: str, address: str, contain: Callable[[Exception], None], tenants: bool, keep: str
-) -> OpenStore:
-    """Return a store that begins to connect. Raises InvalidKey."""
-    try:
-        from headrace.stores.kafka.store import KafkaStore
-    except ImportError:
-        message = "a Kafka needs confluent-kafka, which is not installed: pip install 'headrace[kafka]'"
-        raise InvalidKey(key, message) from None
-    try:
-        found = kafka_address.parse(address)
-        store = KafkaStore(found, contain, tenants=tenants, keep=keep)
-    except ValueError as error:
-        raise InvalidKey(key, str(error)) from None
-    return OpenStore(store, found.url, digest_of(found.name))
-
-
-def _opened_hbase(key: str, address: str, contain: Callable[[Exception], None]) -> OpenStore:
-    """Return a store that begins to connect. Raises InvalidKey."""
-    try:
-        from headrace.stores.hbase.store import HBaseStore
-    except ImportError:
-        message = "an HBase needs thriftpy2, which is not installed: pip install 'headrace[hbase]'"
-        raise InvalidKey(key, message) from None
-    try:
-        found = hbase_address.parse(address)
-    except ValueError as error:
-        raise InvalidKey(key, str(error)) from None
-    return OpenStore(HBaseStore(found, contain), found.url, digest_of(found.name))
